@@ -1,0 +1,68 @@
+#include "common/arena.h"
+
+#include "common/check.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#endif
+
+enum { ALIGNMENT = 64 };
+
+enum status arena_init(struct arena *arena, size_t capacity)
+{
+    *arena = (struct arena){0};
+    if (capacity == 0)
+        return STATUS_OK;
+    void *base = mmap(NULL, capacity, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return STATUS_OUT_OF_MEMORY;
+    *arena = (struct arena){.base = base, .capacity = capacity};
+    ASAN_POISON_MEMORY_REGION(base, capacity);
+    return STATUS_OK;
+}
+
+void arena_free(struct arena *arena)
+{
+    if (arena->base != NULL) {
+        ASAN_UNPOISON_MEMORY_REGION(arena->base, arena->capacity);
+        munmap(arena->base, arena->capacity);
+    }
+    *arena = (struct arena){0};
+}
+
+void *arena_alloc(struct arena *arena, size_t bytes)
+{
+    DEBUG_CHECK(arena->used % ALIGNMENT == 0);
+    if (bytes > arena->capacity - arena->used)
+        return NULL;
+    uint8_t *memory = arena->base + arena->used;
+    size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t rest = arena->capacity - arena->used;
+    arena->used += rounded < rest ? rounded : rest / ALIGNMENT * ALIGNMENT;
+    if (arena->used > arena->used_max)
+        arena->used_max = arena->used;
+    ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+void *arena_alloc_array(struct arena *arena, size_t count, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes))
+        return NULL;
+    return arena_alloc(arena, bytes);
+}
+
+void arena_reset(struct arena *arena)
+{
+    ASAN_POISON_MEMORY_REGION(arena->base, arena->capacity);
+    arena->used = 0;
+}
