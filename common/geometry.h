@@ -92,6 +92,20 @@ ON_HOST_AND_DEVICE static inline uint32_t kv_blocks_for(const struct kv_geometry
     return tokens / g->block_tokens + (tokens % g->block_tokens != 0 ? 1u : 0u);
 }
 
+/* Logical block of a sequence that holds `position`. */
+ON_HOST_AND_DEVICE static inline uint32_t kv_logical_block(const struct kv_geometry *g,
+                                                           uint32_t position)
+{
+    return position / g->block_tokens;
+}
+
+/* Place of `position` inside its block; 0 is the border where a new block begins. */
+ON_HOST_AND_DEVICE static inline uint32_t kv_token_in_block(const struct kv_geometry *g,
+                                                            uint32_t position)
+{
+    return position % g->block_tokens;
+}
+
 /* Physical blocks of a pool of `pool_bytes`: a multiple of `layers`, since a logical block takes one per layer. */
 ON_HOST_AND_DEVICE static inline uint64_t kv_pool_blocks(const struct kv_geometry *g,
                                                          uint64_t pool_bytes)

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Each header compiles alone, with the warnings of the build.
+
+usage: headers.py ROOT COMPILER
+"""
+import concurrent.futures
+import os
+import subprocess
+import sys
+
+import c_source
+from c_source import Finding
+
+FLAGS = ["-std=c11", "-fsyntax-only", "-D_GNU_SOURCE", '-DTANDEM_VERSION="lint"', "-Wall", "-Wextra",
+         "-Wpedantic", "-Wconversion", "-Wshadow", "-Wstrict-prototypes", "-Werror", "-x", "c"]
+
+
+def compile_alone(root, compiler, path):
+    """Twice in one unit: the include guard is tried as well."""
+    source = f'#include "{path}"\n#include "{path}"\nextern int not_empty;\n'
+    result = subprocess.run([compiler, *FLAGS, "-I", root, "-"], input=source, text=True,
+                            capture_output=True, check=False)
+    if result.returncode == 0:
+        return []
+    reason = result.stderr.strip().split("\n")[0]
+    return [Finding(path, 1, "header_alone", reason)]
+
+
+def check(root, compiler):
+    headers = [path for path in c_source.product_files(root) if path.endswith(".h")]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda path: compile_alone(root, compiler, path), headers)
+    return [finding for findings in results for finding in findings]
+
+
+def main():
+    root, compiler = sys.argv[1], sys.argv[2]
+    return c_source.report(check(root, compiler), "headers compiled alone")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

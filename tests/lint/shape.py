@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Sizes, banned calls, mirrored tests, listed events: the rules of the house that a program can judge.
+
+usage: shape.py [ROOT]
+"""
+import ast
+import os
+import re
+import sys
+
+import c_source
+from c_source import Finding
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 700
+PARAMETERS_MAX = 6
+FILE_BYTES_MAX = 1000000
+
+# Call -> (reason, files that may use it all the same). A trailing slash means a whole folder.
+BANNED_CALLS = {
+    "strcpy": ("unbounded", ()),
+    "strcat": ("unbounded", ()),
+    "strncpy": ("may leave no terminator", ()),
+    "sprintf": ("unbounded", ()),
+    "vsprintf": ("unbounded", ()),
+    "gets": ("unbounded", ()),
+    "scanf": ("unbounded", ()),
+    "sscanf": ("overflow is undefined", ()),
+    "alloca": ("unbounded stack", ()),
+    "atoi": ("hides errors", ()),
+    "atol": ("hides errors", ()),
+    "atof": ("hides errors", ()),
+    "system": ("runs a shell", ()),
+    "popen": ("runs a shell", ()),
+    "strtok": ("hidden state", ()),
+    "rand": ("randomness is an argument", ()),
+    "srand": ("randomness is an argument", ()),
+    "assert": ("CHECK stays on", ()),
+    "abort": ("check_failed() decides", ("common/check.c", "tests/")),
+    "signal": ("use sigaction", ()),
+    "sleep": ("never wait for a peer by sleeping", ()),
+    "usleep": ("never wait for a peer by sleeping", ("tests/",)),
+    "gettimeofday": ("steps backwards", ()),
+    "time": ("steps backwards", ()),
+    "clock_gettime": ("clock_now_ns() reads the clock", ("common/clock.c",)),
+    "pthread_cancel": ("leaves locks behind", ()),
+    "setjmp": ("control flow", ("tests/",)),
+    "longjmp": ("control flow", ("tests/",)),
+    "exit": ("only main leaves", ("common/check.c", "tests/", "/main.c", "client/cli/")),
+    "_exit": ("only main leaves", ("common/check.c", "tests/", "/main.c",
+                                   "worker/fault_points_armed.c", "worker/heartbeat.c")),
+}
+BANNED_WORDS = {
+    "CLOCK_REALTIME": "steps backwards; use clock_now_ns()",
+}
+
+# Modules without a unit test of their own -> the test that runs them.
+COVERED_ELSEWHERE = {}
+
+SECRETS_OF_THE_PLACE = [
+    (re.compile(r"(^|[^A-Za-z0-9_.])/(wo" r"rk|fa" r"rm)/"), "a path of one machine"),
+    (re.compile(r"/tmp/tandem" r"/"), "a path of one machine"),
+    (re.compile(r"pythonho" r"sted|pypi\.o" r"rg|deb\.debian\.o" r"rg"), "a registry host"),
+]
+OPEN_ENDS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+EMPTY_TESTS = re.compile(r"\bskip\(\)|\bGTEST_SKIP|\bDISABLED_|if *\(0\)|assert_true\(1\)")
+TEXT_SUFFIXES = c_source.C_SUFFIXES + (".py", ".sh", ".md", ".txt", ".conf", ".service", ".json",
+                                       ".cmake", ".yml", ".tmpl")
+
+
+def allowed(path, exceptions):
+    return any(path.startswith(e) if e.endswith("/") and not e.startswith("/") else path.endswith(e)
+               for e in exceptions)
+
+
+def check_c_sizes(path, text):
+    if c_source.is_generated(text):
+        return
+    lines = text.count("\n")
+    if lines > FILE_LINES_MAX:
+        yield Finding(path, lines, "file_lines", f"{lines} lines, at most {FILE_LINES_MAX}")
+    for function in c_source.functions(text):
+        if function.lines > FUNCTION_LINES_MAX:
+            yield Finding(path, function.first_line, "function_lines",
+                          f"{function.name} has {function.lines} lines, at most {FUNCTION_LINES_MAX}")
+        if function.parameters > PARAMETERS_MAX:
+            yield Finding(path, function.first_line, "parameters",
+                          f"{function.name} has {function.parameters}, at most {PARAMETERS_MAX}")
+
+
+def check_python_sizes(path, text):
+    lines = text.count("\n")
+    if lines > FILE_LINES_MAX:
+        yield Finding(path, lines, "file_lines", f"{lines} lines, at most {FILE_LINES_MAX}")
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        length = node.end_lineno - node.lineno + 1
+        if length > FUNCTION_LINES_MAX:
+            yield Finding(path, node.lineno, "function_lines",
+                          f"{node.name} has {length} lines, at most {FUNCTION_LINES_MAX}")
+        count = len(node.args.args) + len(node.args.kwonlyargs)
+        if count > PARAMETERS_MAX:
+            yield Finding(path, node.lineno, "parameters",
+                          f"{node.name} has {count}, at most {PARAMETERS_MAX}")
+
+
+CALL = re.compile(r"(?<![\w.>])(\w+)\s*\(")
+MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
+
+
+def check_calls(path, text):
+    stripped = c_source.strip(text)
+    for match in CALL.finditer(stripped):
+        reason, exceptions = BANNED_CALLS.get(match.group(1), (None, ()))
+        if reason is not None and not allowed(path, exceptions):
+            yield Finding(path, c_source.line_of(stripped, match.start()), "banned_call",
+                          f"{match.group(1)}: {reason}")
+    for word, reason in BANNED_WORDS.items():
+        for match in re.finditer(r"\b" + word + r"\b", stripped):
+            yield Finding(path, c_source.line_of(stripped, match.start()), "banned_call",
+                          f"{word}: {reason}")
+    for match in MACRO.finditer(stripped):
+        if re.search(r"\b(return|goto|break|continue)\b", match.group(2)):
+            yield Finding(path, c_source.line_of(stripped, match.start()), "macro_control_flow",
+                          f"{match.group(1)} hides control flow")
+
+
+def check_text(path, text):
+    for number, line in enumerate(text.split("\n"), 1):
+        for pattern, what in SECRETS_OF_THE_PLACE:
+            if pattern.search(line):
+                yield Finding(path, number, "place", f"{what} in a file of the project")
+        if OPEN_ENDS.search(line):
+            yield Finding(path, number, "open_end", "finish it or say why it stays out")
+        if path.startswith("tests/") and path.endswith(".c") and EMPTY_TESTS.search(line):
+            yield Finding(path, number, "empty_test", "a test that cannot fail")
+
+
+def check_mirror(root):
+    """tests/unit mirrors the sources, both ways."""
+    files = c_source.c_files(root)
+    tests = {p for p in files if p.startswith("tests/unit/") and p.endswith("_test.c")}
+    modules = {os.path.splitext(p)[0] for p in files if p.split("/")[0] in c_source.PRODUCT_FOLDERS}
+    for test in sorted(tests):
+        module = test[len("tests/unit/"):-len("_test.c")]
+        if not any(m == module or module.startswith(m + "_") for m in modules):
+            yield Finding(test, 1, "mirror", f"there is no {module}.c or {module}.h")
+    covered = {t[len("tests/unit/"):-len("_test.c")] for t in tests}
+    for path in files:
+        module = os.path.splitext(path)[0]
+        if not path.endswith((".c", ".cu")) or path.split("/")[0] not in c_source.PRODUCT_FOLDERS:
+            continue
+        if any(c == module or c.startswith(module + "_") for c in covered):
+            continue
+        elsewhere = COVERED_ELSEWHERE.get(path)
+        if elsewhere is None or not os.path.exists(os.path.join(root, elsewhere)):
+            yield Finding(path, 1, "mirror", f"no tests/unit/{module}_test.c and no test named "
+                                             "for it in COVERED_ELSEWHERE")
+    for path in sorted(COVERED_ELSEWHERE):
+        if path not in files:
+            yield Finding(path, 1, "mirror", "COVERED_ELSEWHERE names a file that is not there")
+
+
+LOG_CALL = re.compile(r"\blog_(?:error|warn|info|debug|line|at)\s*\(\s*(?:LOG_LEVEL_\w+\s*,\s*)?"
+                      r"(\"[^\"]*\"|[^\s,]+)")
+
+
+def logged_events(root):
+    """{event: (path, line)} of all product code; findings for names that are no literal."""
+    events, findings = {}, []
+    for path in c_source.product_files(root):
+        if path.startswith("common/log."):
+            continue
+        text = c_source.strip(c_source.read(root, path), keep_strings=True)
+        for match in LOG_CALL.finditer(text):
+            name, line = match.group(1), c_source.line_of(text, match.start())
+            if re.fullmatch(r'"[a-z][a-z0-9_]*"', name):
+                events.setdefault(name.strip('"'), (path, line))
+            else:
+                findings.append(Finding(path, line, "event_name", f"{name} is not a fixed name"))
+    return events, findings
+
+
+def check_events(root):
+    """Each event that the code logs has a row in docs/OPERATIONS.md, and each row an event."""
+    events, findings = logged_events(root)
+    document = "docs/OPERATIONS.md"
+    text = c_source.read(root, document) if os.path.exists(os.path.join(root, document)) else ""
+    section = re.search(r"^## Log events\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    listed = set(re.findall(r"^\| `([a-z0-9_]+)`", section.group(1) if section else "",
+                            re.MULTILINE))
+    for event, (path, line) in sorted(events.items()):
+        if event not in listed:
+            findings.append(Finding(path, line, "event_unlisted",
+                                    f"{event} has no row in {document}"))
+    for event in sorted(listed - set(events)):
+        findings.append(Finding(document, 1, "event_unknown", f"nothing logs {event}"))
+    return findings
+
+
+DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Z][A-Z0-9_]+)[ \t]+[^\s(]", re.MULTILINE)
+ENUMERATED = re.compile(r"\benum\b[^{};()]*\{([^}]*)\}")
+
+
+def constants(text):
+    """Names of the constants that a file defines, with their lines."""
+    stripped = c_source.strip(text)
+    for match in DEFINED.finditer(stripped):
+        yield match.group(1), c_source.line_of(stripped, match.start())
+    for body in ENUMERATED.finditer(c_source.without_directives(stripped)):
+        for match in re.finditer(r"(?:^|,)\s*([A-Z][A-Z0-9_]+)\s*=", body.group(1)):
+            yield match.group(1), c_source.line_of(stripped, body.start(1) + match.start(1))
+
+
+def check_constants(root):
+    """A constant with one name has one home. Constants that are private to two .c files may share a
+    name; one that a header defines may not be defined again."""
+    homes, findings = {}, []
+    for path in c_source.product_files(root):
+        for name, line in constants(c_source.read(root, path)):
+            homes.setdefault(name, []).append((path, line))
+    for name, places in sorted(homes.items()):
+        files = {path for path, _ in places}
+        if len(files) > 1 and any(path.endswith((".h", ".cuh")) for path in files):
+            path, line = places[-1]
+            findings.append(Finding(path, line, "constant_twice",
+                                    f"{name} is also defined in {places[0][0]}"))
+    return findings
+
+
+def check_files(root):
+    findings = []
+    for path in c_source.all_files(root):
+        if os.path.getsize(os.path.join(root, path)) > FILE_BYTES_MAX:
+            findings.append(Finding(path, 1, "file_bytes", f"more than {FILE_BYTES_MAX} bytes"))
+        name = os.path.basename(path)
+        if not path.endswith(TEXT_SUFFIXES) and "." in name.lstrip("."):
+            continue
+        text = c_source.read(root, path)
+        findings += check_text(path, text)
+        if re.match(r"util(s|ities)?\.", name):
+            findings.append(Finding(path, 1, "file_name", "a name that says why the file is there"))
+        if path.endswith(c_source.C_SUFFIXES):
+            findings += check_c_sizes(path, text)
+            findings += check_calls(path, text)
+        elif path.endswith(".py"):
+            findings += check_python_sizes(path, text)
+        elif path.endswith(".sh") and text.count("\n") > FILE_LINES_MAX:
+            findings.append(Finding(path, 1, "file_lines", f"at most {FILE_LINES_MAX}"))
+    return findings
+
+
+def check(root):
+    return (check_files(root) + list(check_mirror(root)) + check_events(root)
+            + check_constants(root))
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.getcwd()
+    return c_source.report(check(root), f"shape of {len(c_source.all_files(root))} files")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
