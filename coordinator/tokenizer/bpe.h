@@ -1,0 +1,30 @@
+/* Byte-pair merging of one piece of text. Two regimes with equal results: a linear scan for short
+ * pieces, a heap for long ones, O(n log n), so that a megabyte of one character costs no more than
+ * a megabyte of prose. */
+#ifndef TANDEM_COORDINATOR_TOKENIZER_BPE_H
+#define TANDEM_COORDINATOR_TOKENIZER_BPE_H
+
+#include "coordinator/tokenizer/vocabulary.h"
+
+enum {
+    BPE_SHORT_BYTES_MAX = 48,     /* pieces up to this length take the linear scan */
+    BPE_SCRATCH_BYTES_MAX = 1024, /* pieces beyond this take memory for the call, 28 bytes a byte */
+};
+
+struct bpe_symbol {
+    uint32_t token;
+    uint32_t previous, next; /* places, UINT32_MAX at the ends */
+};
+
+/* One per thread; zeroed memory is a valid one. */
+struct bpe_scratch {
+    struct bpe_symbol symbols[BPE_SCRATCH_BYTES_MAX];
+    uint64_t heap[2 * BPE_SCRATCH_BYTES_MAX];
+};
+
+/* Writes the tokens of the piece to out_tokens, which has room for `length` of them; how many in
+ * out_count. Bytes without a token are left out. STATUS_OK or STATUS_OUT_OF_MEMORY. */
+MUST_USE enum status bpe_encode(const struct vocabulary *vocabulary, struct bpe_scratch *scratch,
+                                struct byte_view piece, uint32_t *out_tokens, size_t *out_count);
+
+#endif
