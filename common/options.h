@@ -1,8 +1,8 @@
-/* One table of options per program. It is read from, in order of precedence: the command line
- * (`--x-y value` or
- * `--x-y=value`), the environment (TANDEM_X_Y), the configuration file (`x-y = value`, --config
- * FILE), the default. The same table yields --help, --print-config (a sample file) and the listing
- * of --check. Every program also has --help, --version, --check, --print-config and --config. */
+/* One table of options per program. A value comes from the first of: the command line (`--x-y
+ * value` or `--x-y=value`), the configuration file (`x-y = value`, --config FILE), the environment
+ * (TANDEM_X_Y), the default. The same table yields --help, --print-config (a sample file), the
+ * listing of --check and the table in the documentation.
+ * Every program also has --help, --version, --check, --print-config and --config. */
 #ifndef TANDEM_COMMON_OPTIONS_H
 #define TANDEM_COMMON_OPTIONS_H
 
@@ -49,8 +49,8 @@ struct option_program {
 
 enum option_source {
     OPTION_FROM_DEFAULT,
-    OPTION_FROM_FILE,
     OPTION_FROM_ENVIRONMENT,
+    OPTION_FROM_FILE,
     OPTION_FROM_COMMAND
 };
 
