@@ -1,0 +1,72 @@
+/* The result of one step: a row for each plan row with PLAN_ROW_SAMPLE, in the order of the plan.
+ * On the wire: a map with one `bin` column for each member of a row (see worker_messages.h). */
+#ifndef TANDEM_PROTO_RESULT_H
+#define TANDEM_PROTO_RESULT_H
+
+#include "common/id128.h"
+#include "common/status.h"
+#include "common/text.h"
+#include "proto/limits.h"
+#include "proto/plan.h"
+#include "proto/wire.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum result_row_flags {
+    RESULT_ROW_NUMERIC_ERROR = 1 << 0, /* a logit was not finite; token and logprob are 0 */
+    RESULT_ROW_FLAGS_ALL = RESULT_ROW_NUMERIC_ERROR,
+};
+
+struct result_row {
+    uint32_t slot;
+    uint32_t generation;
+    uint32_t position; /* absolute index of the sampled token */
+    uint32_t token;
+    float logprob;        /* log-softmax of the raw logits at the token; finite, <= 0 */
+    uint32_t flags;       /* enum result_row_flags */
+    uint64_t logits_hash; /* XXH3-64 of the row's fp32 logits; meaningful with has_logits_hash */
+};
+
+/* Durations of the step on the worker. */
+struct result_timings {
+    uint64_t wait_ns;    /* plan received to step begun */
+    uint64_t check_ns;   /* validation and copies */
+    uint64_t compute_ns; /* forward pass */
+    uint64_t sample_ns;
+};
+
+/* About 32 KiB: embed or allocate once. */
+struct result {
+    struct id128 instance;
+    uint64_t epoch;
+    uint64_t step;
+    struct result_timings timings;
+    bool has_logits_hash; /* of all rows */
+    uint32_t row_count;   /* may be 0: no row of the plan samples */
+    struct result_row rows[LIMIT_SLOTS];
+};
+
+/* Extents against which a result is judged. */
+struct result_bounds {
+    uint32_t slots;
+    uint32_t context;
+    uint32_t vocabulary; /* tokens of the tokenizer: ids from here on are never sampled */
+};
+
+/* All that can be said of a result alone: slots in range and at most once, generation not 0,
+ * position 1 .. context, token below the vocabulary, logprob finite and <= 0, flags known.
+ * STATUS_OK, or STATUS_BAD_MESSAGE with a sentence in `why` (may be NULL). What the plan asked for
+ * is compared by the coordinator, which remembers it. */
+MUST_USE enum status result_judge(const struct result *result, const struct result_bounds *bounds,
+                                  struct text *why);
+
+/* Bytes that a result of `rows` rows never exceeds. */
+size_t result_encoded_bytes_max(uint32_t rows);
+
+/* STATUS_OK, or STATUS_FULL when `capacity` is too small. */
+MUST_USE enum status result_encode(const struct result *result, uint8_t *out, size_t capacity,
+                                   size_t *out_bytes);
+
+#endif

@@ -1,0 +1,236 @@
+/* The two shared memory segments between coordinator and worker: layout, and views with one writer
+ * each.
+ *
+ *   coordinator segment (one per epoch; the worker reads)      worker segment (one per worker
+ * process; the coordinator reads) header | slot rows | token logs | block table              header
+ * | alive word | progress | memory figures | last error
+ *
+ * This file knows memory only, no system call: proto/segment_memory.h makes and opens the sealed
+ * memfd behind a view.
+ *
+ * Rules. (1) Offsets, sizes and strides stand in the header's section table, and a reader takes
+ * them from there after judging a COPY of the header. (2) The writer fills token logs, table rows
+ * and slot rows, then stores published_step = N with release, then sends plan N; the reader of plan
+ * N loads published_step with acquire and refuses the plan if it is below N. (3) Within a
+ * generation of a slot its row is written once, its token log and table rows only grow. (4) Readers
+ * copy, then check the copy. (5) No locks: a process may die holding one. Groups of words carry a
+ * sequence word that is odd while they are written. */
+#ifndef TANDEM_PROTO_SEGMENT_H
+#define TANDEM_PROTO_SEGMENT_H
+
+#include "common/geometry.h"
+#include "common/id128.h"
+#include "common/status.h"
+#include "common/text.h"
+#include "proto/limits.h"
+#include "proto/plan.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SEGMENT_HEADER_BYTES = 4096, SEGMENT_SECTIONS = 4, SEGMENT_ERROR_BYTES = 512 };
+
+enum segment_state {
+    SEGMENT_STATE_INIT = 0,
+    SEGMENT_STATE_READY = 1,  /* written last, with release, when the header is complete */
+    SEGMENT_STATE_FENCED = 2, /* the epoch is over: the worker leaves at once */
+};
+
+enum segment_section_kind {
+    SEGMENT_SECTION_NONE = 0,
+    SEGMENT_SECTION_SLOT_ROWS = 1,
+    SEGMENT_SECTION_TOKEN_LOGS = 2,
+    SEGMENT_SECTION_BLOCK_TABLE = 3,
+    SEGMENT_SECTION_WORKER_WORDS = 4,
+};
+
+struct segment_section {
+    uint32_t kind;   /* enum segment_section_kind */
+    uint32_t stride; /* bytes of one entry */
+    uint64_t offset; /* from the start of the segment, a multiple of 4096 */
+    uint64_t count;  /* entries */
+};
+
+/* Sizes on which both sides agree for one epoch. */
+struct segment_extents {
+    struct kv_geometry geometry;
+    uint32_t slots;
+    uint32_t context;        /* positions of a slot: entries of its token log */
+    uint32_t logical_blocks; /* entries of one table row: kv_blocks_for(context) */
+    uint32_t vocabulary;     /* tokens of the tokenizer: ids are below */
+    uint32_t step_tokens;    /* input tokens of one plan */
+    uint32_t padding;        /* 0 */
+    uint64_t pool_blocks;    /* physical blocks: table entries are below, or KV_BLOCK_UNMAPPED */
+};
+
+/* Who made a segment. A worker's has instance and epoch 0: it lives longer than an epoch. */
+struct segment_identity {
+    struct id128 instance;
+    uint64_t epoch;
+    uint64_t creator_pid;
+    uint64_t creator_start_time;
+};
+
+/* What a reader keeps of a header: an own copy, judged. */
+struct segment_header_fixed {
+    uint64_t magic;
+    uint32_t layout_version;
+    uint32_t header_bytes;
+    uint64_t total_bytes;
+    uint64_t fingerprint; /* layout_fingerprint() of the writer */
+    struct segment_identity identity;
+    struct segment_extents extents;
+    struct segment_section sections[SEGMENT_SECTIONS];
+};
+
+/* Sampling parameters and lengths of a slot's tenant; written once per generation. */
+struct slot_row {
+    uint32_t generation; /* 0: never used */
+    uint32_t prompt_tokens;
+    uint32_t token_limit; /* prompt and completion: no position from here on is ever planned */
+    uint32_t top_k;       /* 0: all */
+    uint64_t seed;
+    float temperature; /* 0: greedy */
+    float top_p;       /* 0 < top_p <= 1 */
+    float min_p;       /* 0 .. 1 */
+    uint32_t padding[5];
+};
+
+/* ---- Coordinator segment ---- */
+
+/* Bytes of a coordinator segment, a multiple of 4096. The extents must be valid
+ * (segment_extents_judge). */
+uint64_t coordinator_segment_bytes(const struct segment_extents *extents);
+
+/* Within proto/limits.h and consistent (logical_blocks, geometry). STATUS_OK or STATUS_INVALID with
+ * a sentence. */
+MUST_USE enum status segment_extents_judge(const struct segment_extents *extents, struct text *why);
+
+/* The writer's view. Embedded by the caller; borrows the memory, which must outlive it. */
+struct segment_writer {
+    uint8_t *base; /* NULL: not attached; all writes are then a programming error */
+    struct segment_extents extents;
+    uint64_t slot_rows_offset, token_logs_offset, block_table_offset;
+};
+
+/* Formats zeroed, page-aligned memory of coordinator_segment_bytes(extents) as a segment in state
+ * READY (every table entry unmapped is NOT implied: entries are 0 until written; readers look only
+ * at what a plan covers). Never fails on valid extents. */
+void segment_writer_format(struct segment_writer *writer, void *memory,
+                           const struct segment_extents *extents,
+                           const struct segment_identity *identity);
+
+void segment_write_slot_row(struct segment_writer *writer, uint32_t slot,
+                            const struct slot_row *row);
+/* Entries first_position .. first_position + count - 1 of the slot's token log. */
+void segment_write_tokens(struct segment_writer *writer, uint32_t slot, uint32_t first_position,
+                          const uint32_t *tokens, uint32_t count);
+/* Table entry [slot][layer][logical]; `block` is a physical block or KV_BLOCK_UNMAPPED. */
+void segment_write_block(struct segment_writer *writer, uint32_t slot, uint32_t layer,
+                         uint32_t logical, int32_t block);
+/* All writes before this are seen by who then sees `step` as published. Steps only grow. */
+void segment_publish_step(struct segment_writer *writer, uint64_t step);
+/* The epoch is over. */
+void segment_fence(struct segment_writer *writer);
+
+/* The reader's view of a coordinator segment. Embedded; borrows the mapping. */
+struct segment_reader {
+    const uint8_t *base;
+    struct segment_header_fixed header; /* judged copy */
+    uint64_t slot_rows_offset, token_logs_offset, block_table_offset;
+};
+
+/* Judges a copy of the header of `bytes` mapped bytes: magic, versions, fingerprint, extents,
+ * sections, total size, state. STATUS_OK, STATUS_MISMATCH (magic, version or fingerprint) or
+ * STATUS_BAD_MESSAGE, with a sentence in `why`. */
+MUST_USE enum status segment_reader_open(struct segment_reader *reader, const void *memory,
+                                         uint64_t bytes, struct text *why);
+
+enum segment_state segment_reader_state(const struct segment_reader *reader);
+uint64_t segment_published_step(const struct segment_reader *reader);
+
+/* Copies; indexes must be within the extents of reader->header (CHECKed: judge the plan first). */
+void segment_read_slot_row(const struct segment_reader *reader, uint32_t slot,
+                           struct slot_row *out_row);
+void segment_read_tokens(const struct segment_reader *reader, uint32_t slot,
+                         uint32_t first_position, uint32_t count, uint32_t *out_tokens);
+void segment_read_blocks(const struct segment_reader *reader, uint32_t slot, uint32_t layer,
+                         uint32_t first_logical, uint32_t count, int32_t *out_blocks);
+
+/* Bounds for plan_judge. */
+struct plan_bounds segment_plan_bounds(const struct segment_extents *extents);
+
+/* ---- Worker segment ---- */
+
+enum worker_phase {
+    WORKER_PHASE_NONE = 0,
+    WORKER_PHASE_LOADING = 1, /* `done` of `total` bytes of the model */
+    WORKER_PHASE_WARMING = 2,
+    WORKER_PHASE_ATTACHING = 3,
+    WORKER_PHASE_IDLE = 4,
+    WORKER_PHASE_STEP = 5, /* computes `step`, is at `layer` */
+    WORKER_PHASE_DRAINING = 6,
+    WORKER_PHASE_FAILED = 7,
+    WORKER_PHASE_COUNT
+};
+const char *worker_phase_name(uint64_t phase);
+
+/* What the executing thread is at. */
+struct worker_progress {
+    uint64_t phase; /* enum worker_phase; a reader may meet a number it does not know */
+    uint64_t step;
+    uint64_t layer;
+    uint64_t since_ns; /* CLOCK_MONOTONIC at the last change */
+    uint64_t done, total;
+};
+
+struct worker_memory {
+    uint64_t weights_bytes;
+    uint64_t pool_bytes;         /* reserved */
+    uint64_t pool_touched_bytes; /* in memory */
+    uint64_t resident_bytes;     /* of the process */
+};
+
+uint64_t worker_segment_bytes(void);
+
+struct worker_segment_writer {
+    uint8_t *base;
+};
+
+/* Formats zeroed, page-aligned memory of worker_segment_bytes(). */
+void worker_segment_format(struct worker_segment_writer *writer, void *memory,
+                           const struct segment_identity *identity);
+/* Heartbeat; any one thread. */
+void worker_segment_beat(struct worker_segment_writer *writer, uint64_t now_ns);
+/* Progress and memory: one thread at a time for each of the two. */
+void worker_segment_write_progress(struct worker_segment_writer *writer,
+                                   const struct worker_progress *progress);
+void worker_segment_write_memory(struct worker_segment_writer *writer,
+                                 const struct worker_memory *memory);
+/* The first error stays; the rest is cut. Safe from any thread. */
+void worker_segment_write_error(struct worker_segment_writer *writer, const char *message);
+
+struct worker_segment_reader {
+    const uint8_t *base;
+    struct segment_header_fixed header; /* judged copy */
+};
+
+/* As segment_reader_open. */
+MUST_USE enum status worker_segment_open(struct worker_segment_reader *reader, const void *memory,
+                                         uint64_t bytes, struct text *why);
+/* 0 before the first beat. */
+uint64_t worker_segment_alive_ns(const struct worker_segment_reader *reader);
+/* STATUS_OK, or STATUS_AGAIN when the writer was at it each time (or died while it wrote): the
+ * output is untouched. */
+MUST_USE enum status worker_segment_read_progress(const struct worker_segment_reader *reader,
+                                                  struct worker_progress *out_progress);
+MUST_USE enum status worker_segment_read_memory(const struct worker_segment_reader *reader,
+                                                struct worker_memory *out_memory);
+/* Copies the last error text, always terminated, every byte outside printable ASCII replaced by
+ * '?'; "" if none. */
+void worker_segment_read_error(const struct worker_segment_reader *reader,
+                               char out[SEGMENT_ERROR_BYTES]);
+
+#endif

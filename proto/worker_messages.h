@@ -1,0 +1,255 @@
+/* What coordinator and worker say to each other.
+ *   attach socket (AF_UNIX SOCK_SEQPACKET, one msgpack map per packet): hello -> attach | standby |
+ * refused worker link (nng pair0 of one epoch):  plan, drain  ->   <-  ready, result, refused,
+ * drained, fatal Every message of the link carries (instance, epoch): the receiver drops and counts
+ * what is not of its own. Decoding is lenient: unknown keys are skipped, unknown enum numbers
+ * become UNKNOWN (0). */
+#ifndef TANDEM_PROTO_WORKER_MESSAGES_H
+#define TANDEM_PROTO_WORKER_MESSAGES_H
+
+#include "proto/limits.h"
+#include "proto/plan.h"
+#include "proto/result.h"
+#include "proto/wire.h"
+
+/* clang-format off */
+
+/* ---- Attach: X(key, name, TYPE, of, PRESENCE, minimum, maximum, text) ---- */
+
+#define ATTACH_REFUSAL_LIST(X) \
+    X(ATTACH_REFUSAL_VERSION, 1, "version", "no common protocol version, or another layout of the shared memory") \
+    X(ATTACH_REFUSAL_MODEL, 2, "model", "another model file") \
+    X(ATTACH_REFUSAL_ARITHMETIC, 3, "arithmetic", "other bits: it could not continue a stream") \
+    X(ATTACH_REFUSAL_GEOMETRY, 4, "geometry", "another shape of the KV cache") \
+    X(ATTACH_REFUSAL_CAPACITY, 5, "capacity", "fewer blocks, slots or context than configured") \
+    X(ATTACH_REFUSAL_UID, 6, "uid", "the peer's user may not attach") \
+    X(ATTACH_REFUSAL_SEGMENT, 7, "segment", "its shared memory is missing, unsealed, short or inconsistent") \
+    X(ATTACH_REFUSAL_MALFORMED, 8, "malformed", "the packet is not a hello") \
+    X(ATTACH_REFUSAL_STANDBYS, 9, "standbys", "enough standby workers wait already; try again later") \
+    X(ATTACH_REFUSAL_ABANDONED, 10, "abandoned", "too many epochs wait for the end of their processes; try again later") \
+    X(ATTACH_REFUSAL_DRAINING, 11, "draining", "the coordinator is stopping; try again later")
+
+enum attach_refusal { ATTACH_REFUSAL_UNKNOWN = 0, ATTACH_REFUSAL_LIST(WIRE_ENUM_MEMBER) };
+
+#define ATTACH_GEOMETRY_FIELDS(X) \
+    X(1, layers, U32, none, REQUIRED, 1, LIMIT_LAYERS, "layers") \
+    X(2, kv_heads, U32, none, REQUIRED, 1, LIMIT_KV_HEADS, "key and value heads") \
+    X(3, head_dim, U32, none, REQUIRED, 1, LIMIT_HEAD_DIM_MAX, "elements of a head") \
+    X(4, block_tokens, U32, none, REQUIRED, 1, LIMIT_BLOCK_TOKENS_MAX, "positions of a block") \
+    X(5, type, U32, none, REQUIRED, 1, UINT32_MAX, "enum kv_type") \
+    X(6, order, U32, none, REQUIRED, 1, UINT32_MAX, "enum kv_order")
+
+#define ATTACH_HELLO_FIELDS(X) \
+    X(2, version_min, U32, none, REQUIRED, 1, UINT32_MAX, "oldest protocol version it speaks") \
+    X(3, version_max, U32, none, REQUIRED, 1, UINT32_MAX, "newest") \
+    X(4, layout, U64, none, REQUIRED, 0, UINT64_MAX, "fingerprint of all shared layouts") \
+    X(5, build, TEXT, none, REQUIRED, 0, LIMIT_NAME_BYTES, "version of the program, for logs") \
+    X(6, backend, TEXT, none, REQUIRED, 1, LIMIT_NAME_BYTES, "for logs") \
+    X(7, arithmetic, TEXT, none, REQUIRED, 1, LIMIT_NAME_BYTES, "names the bits, such as cpu-1-f16") \
+    X(8, metadata_hash, ID128, none, REQUIRED, 0, 0, "of hyperparameters, vocabulary and tensor directory") \
+    X(9, tensor_hash, ID128, none, REQUIRED, 0, 0, "of the tensor bytes") \
+    X(10, geometry, GROUP, attach_geometry, REQUIRED, 0, 0, "of the KV cache") \
+    X(11, blocks, U64, none, REQUIRED, 1, LIMIT_POOL_BLOCKS, "physical blocks of its pool") \
+    X(12, slots, U32, none, REQUIRED, 1, UINT32_MAX, "it can serve") \
+    X(13, context, U32, none, REQUIRED, 1, UINT32_MAX, "positions of a slot it can serve") \
+    X(14, vocabulary, U32, none, REQUIRED, 1, LIMIT_VOCABULARY, "tokens of the tokenizer") \
+    X(15, step_tokens, U32, none, REQUIRED, 1, UINT32_MAX, "input tokens of one plan it can serve") \
+    X(16, pid, U64, none, REQUIRED, 0, UINT64_MAX, "as it sees itself, for logs") \
+    X(17, start_time, U64, none, REQUIRED, 0, UINT64_MAX, "of its process")
+
+#define ATTACH_ATTACH_FIELDS(X) \
+    X(2, instance, ID128, none, REQUIRED, 0, 0, "of the coordinator") \
+    X(3, epoch, U64, none, REQUIRED, 1, UINT64_MAX, "of this attachment") \
+    X(4, version, U32, none, REQUIRED, 1, UINT32_MAX, "protocol version to speak") \
+    X(5, url, TEXT, none, REQUIRED, 1, LIMIT_URL_BYTES, "nng address of this epoch")
+
+#define ATTACH_STANDBY_FIELDS(X) \
+    X(2, instance, ID128, none, REQUIRED, 0, 0, "of the coordinator") \
+    X(3, position, U32, none, REQUIRED, 1, LIMIT_STANDBY_WORKERS, "1: the next to be promoted")
+
+#define ATTACH_REFUSED_FIELDS(X) \
+    X(2, reason, ENUM, attach_refusal, REQUIRED, 0, 0, "what does not fit") \
+    X(3, message, TEXT, none, REQUIRED, 0, LIMIT_ERROR_MESSAGE_BYTES, "both values, and what to do")
+
+#define ATTACH_REQUEST_LIST(X) \
+    X(1, attach_hello, hello, "hello", ATTACH_HELLO_FIELDS, "Worker; with its sealed segment as descriptor.")
+
+#define ATTACH_ANSWER_LIST(X) \
+    X(2, attach_attach, attach, "attach", ATTACH_ATTACH_FIELDS, "Coordinator; with its sealed segment of this epoch.") \
+    X(3, attach_standby, standby, "standby", ATTACH_STANDBY_FIELDS, "Coordinator; the connection stays, `attach` may follow.") \
+    X(4, attach_refused, refused, "refused", ATTACH_REFUSED_FIELDS, "Coordinator; then it closes.")
+
+/* ---- Worker link ---- */
+
+#define WORKER_FATAL_LIST(X) \
+    X(WORKER_FATAL_DEVICE, 1, "device", "the compute device failed") \
+    X(WORKER_FATAL_MEMORY, 2, "memory", "out of memory") \
+    X(WORKER_FATAL_INTERNAL, 3, "internal", "a fault of the worker")
+
+enum worker_fatal_reason { WORKER_FATAL_UNKNOWN = 0, WORKER_FATAL_LIST(WIRE_ENUM_MEMBER) };
+
+#define ENVELOPE_FIELDS(X) \
+    X(2, instance, ID128, none, REQUIRED, 0, 0, "of the coordinator") \
+    X(3, epoch, U64, none, REQUIRED, 1, UINT64_MAX, "of this attachment")
+
+#define WORKER_PLAN_FIELDS(X) \
+    ENVELOPE_FIELDS(X) \
+    X(4, step, U64, none, REQUIRED, 1, UINT64_MAX, "1, 2, 3 ... of the epoch") \
+    X(5, layout, U32, none, REQUIRED, 1, 1, "version of the columns") \
+    X(6, rows, U32, none, REQUIRED, 0, LIMIT_SLOTS, "values of each column") \
+    X(7, slot, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "row of the block table") \
+    X(8, generation, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the slot") \
+    X(9, first_position, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "absolute index of the first input token") \
+    X(10, count, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "input tokens") \
+    X(11, flags, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "1: sample; 2: the input is the last sample of the slot")
+
+#define WORKER_DRAIN_FIELDS(X) ENVELOPE_FIELDS(X)
+
+#define WORKER_READY_FIELDS(X) ENVELOPE_FIELDS(X)
+
+#define WORKER_TIMINGS_FIELDS(X) \
+    X(1, wait_ns, U64, none, DEFAULT, 0, UINT64_MAX, "plan received to step begun") \
+    X(2, check_ns, U64, none, DEFAULT, 0, UINT64_MAX, "validation and copies") \
+    X(3, compute_ns, U64, none, DEFAULT, 0, UINT64_MAX, "forward pass") \
+    X(4, sample_ns, U64, none, DEFAULT, 0, UINT64_MAX, "sampling")
+
+#define WORKER_RESULT_FIELDS(X) \
+    ENVELOPE_FIELDS(X) \
+    X(4, step, U64, none, REQUIRED, 1, UINT64_MAX, "of the plan") \
+    X(5, layout, U32, none, REQUIRED, 1, 1, "version of the columns") \
+    X(6, rows, U32, none, REQUIRED, 0, LIMIT_SLOTS, "values of each column") \
+    X(7, slot, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the plan's row") \
+    X(8, generation, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the plan's row") \
+    X(9, position, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "absolute index of the sampled token") \
+    X(10, token, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "sampled") \
+    X(11, logprob, COLUMN_F32, none, REQUIRED, 0, LIMIT_SLOTS, "log-softmax of the raw logits") \
+    X(12, flags, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "1: a logit was not finite") \
+    X(13, logits_hash, COLUMN_U64, none, OPTIONAL, 0, LIMIT_SLOTS, "XXH3-64 of the row's fp32 logits, for debugging") \
+    X(14, timings, GROUP, worker_timings, REQUIRED, 0, 0, "of the step")
+
+#define WORKER_REFUSED_FIELDS(X) \
+    ENVELOPE_FIELDS(X) \
+    X(4, step, U64, none, REQUIRED, 0, UINT64_MAX, "of the refused plan; 0 if it could not be read") \
+    X(5, row, U32, none, OPTIONAL, 0, LIMIT_SLOTS - 1, "index of the row to blame; absent: none") \
+    X(6, reason, ENUM, plan_refusal, REQUIRED, 0, 0, "what is wrong") \
+    X(7, message, TEXT, none, REQUIRED, 0, LIMIT_ERROR_MESSAGE_BYTES, "value and bound")
+
+#define WORKER_DRAINED_FIELDS(X) \
+    ENVELOPE_FIELDS(X) \
+    X(4, step, U64, none, REQUIRED, 0, UINT64_MAX, "last step answered; no result follows")
+
+#define WORKER_FATAL_FIELDS(X) \
+    ENVELOPE_FIELDS(X) \
+    X(4, reason, ENUM, worker_fatal_reason, REQUIRED, 0, 0, "what failed") \
+    X(5, message, TEXT, none, REQUIRED, 0, LIMIT_ERROR_MESSAGE_BYTES, "one sentence")
+
+#define WORKER_ORDER_LIST(X) \
+    X(1, worker_plan, plan, "plan", WORKER_PLAN_FIELDS, "Coordinator: compute one step.") \
+    X(2, worker_drain, drain, "drain", WORKER_DRAIN_FIELDS, "Coordinator: finish the plans at hand, answer drained, leave.")
+
+#define WORKER_REPORT_LIST(X) \
+    X(16, worker_ready, ready, "ready", WORKER_READY_FIELDS, "Worker: plans may come.") \
+    X(17, worker_result, result, "result", WORKER_RESULT_FIELDS, "Worker: one step is done.") \
+    X(18, worker_refused, refused, "refused", WORKER_REFUSED_FIELDS, "Worker: the plan is wrong; the epoch is over.") \
+    X(19, worker_drained, drained, "drained", WORKER_DRAINED_FIELDS, "Worker: nothing follows.") \
+    X(20, worker_fatal, fatal, "fatal", WORKER_FATAL_FIELDS, "Worker: it is about to exit.")
+
+/* ---- Structs ---- */
+
+struct attach_geometry { ATTACH_GEOMETRY_FIELDS(WIRE_MEMBER) };
+struct attach_hello { ATTACH_HELLO_FIELDS(WIRE_MEMBER) };
+struct attach_attach { ATTACH_ATTACH_FIELDS(WIRE_MEMBER) };
+struct attach_standby { ATTACH_STANDBY_FIELDS(WIRE_MEMBER) };
+struct attach_refused { ATTACH_REFUSED_FIELDS(WIRE_MEMBER) };
+
+struct worker_drain { WORKER_DRAIN_FIELDS(WIRE_MEMBER) };
+struct worker_ready { WORKER_READY_FIELDS(WIRE_MEMBER) };
+struct worker_refused { WORKER_REFUSED_FIELDS(WIRE_MEMBER) };
+struct worker_drained { WORKER_DRAINED_FIELDS(WIRE_MEMBER) };
+struct worker_fatal { WORKER_FATAL_FIELDS(WIRE_MEMBER) };
+
+/* clang-format on */
+
+enum attach_answer_type {
+    ATTACH_ANSWER_NONE = 0,
+    ATTACH_ANSWER_ATTACH = 2,
+    ATTACH_ANSWER_STANDBY = 3,
+    ATTACH_ANSWER_REFUSED = 4,
+};
+
+/* Decoded texts borrow from the packet. */
+struct attach_answer {
+    enum attach_answer_type type;
+    union {
+        struct attach_attach attach;
+        struct attach_standby standby;
+        struct attach_refused refused;
+    };
+};
+
+enum worker_order_type { WORKER_ORDER_NONE = 0, WORKER_PLAN = 1, WORKER_DRAIN = 2 };
+
+/* Coordinator to worker. Nothing borrows: the plan is copied out of the frame. About 20 KiB. */
+struct worker_order {
+    enum worker_order_type type;
+    union {
+        struct plan plan;
+        struct worker_drain drain;
+    };
+};
+
+enum worker_report_type {
+    WORKER_REPORT_NONE = 0,
+    WORKER_READY = 16,
+    WORKER_RESULT = 17,
+    WORKER_REFUSED = 18,
+    WORKER_DRAINED = 19,
+    WORKER_FATAL = 20,
+};
+
+/* Worker to coordinator. The result is copied out; texts of refused and fatal borrow from the
+ * frame. About 32 KiB. */
+struct worker_report {
+    enum worker_report_type type;
+    union {
+        struct worker_ready ready;
+        struct result result;
+        struct worker_refused refused;
+        struct worker_drained drained;
+        struct worker_fatal fatal;
+    };
+};
+
+/* All decoders: STATUS_OK or STATUS_BAD_MESSAGE with `out_error` filled; the output is then
+ * undefined. Structure, types and column lengths are checked here; rows are judged by plan_judge
+ * and result_judge. */
+MUST_USE enum status attach_hello_decode(const uint8_t *packet, size_t length,
+                                         struct attach_hello *out_hello,
+                                         struct wire_error *out_error);
+MUST_USE enum status attach_answer_decode(const uint8_t *packet, size_t length,
+                                          struct attach_answer *out_answer,
+                                          struct wire_error *out_error);
+MUST_USE enum status worker_order_decode(const uint8_t *frame, size_t length,
+                                         struct worker_order *out_order,
+                                         struct wire_error *out_error);
+MUST_USE enum status worker_report_decode(const uint8_t *frame, size_t length,
+                                          struct worker_report *out_report,
+                                          struct wire_error *out_error);
+
+/* All encoders: STATUS_OK, or STATUS_FULL when `capacity` is too small; with `out` NULL they only
+ * measure. LIMIT_ATTACH_BYTES always suffices for attach messages, LIMIT_WORKER_FRAME_BYTES for the
+ * link. */
+MUST_USE enum status attach_hello_encode(const struct attach_hello *hello, uint8_t *out,
+                                         size_t capacity, size_t *out_bytes);
+MUST_USE enum status attach_answer_encode(const struct attach_answer *answer, uint8_t *out,
+                                          size_t capacity, size_t *out_bytes);
+MUST_USE enum status worker_order_encode(const struct worker_order *order, uint8_t *out,
+                                         size_t capacity, size_t *out_bytes);
+MUST_USE enum status worker_report_encode(const struct worker_report *report, uint8_t *out,
+                                          size_t capacity, size_t *out_bytes);
+
+extern const struct wire_enum attach_refusal_enum, worker_fatal_reason_enum;
+extern const struct wire_family attach_request_family, attach_answer_family, worker_order_family,
+    worker_report_family;
+
+#endif
