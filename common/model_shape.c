@@ -268,7 +268,7 @@ static enum status read_rope_tensor(const struct gguf *gguf, struct model_shape 
             return gguf_refuse(why, STATUS_BAD_FILE, "tensor", name,
                                "holds %g at index %" PRIu32 ", expected a divisor up to 65536",
                                (double)factor, i);
-        shape->rope_factor[i] = (double)factor;
+        shape->rope_factor[i] = factor;
     }
     return STATUS_OK;
 }
@@ -299,7 +299,7 @@ static enum status read_rope(const struct gguf *gguf, struct model_shape *shape,
         return STATUS_UNSUPPORTED;
     }
     for (uint32_t i = 0; i < MODEL_HEAD_DIM_MAX / 2; i++)
-        shape->rope_factor[i] = i < shape->head_dim / 2 ? factor : 1;
+        shape->rope_factor[i] = i < shape->head_dim / 2 ? (float)factor : 1;
     return read_rope_tensor(gguf, shape, why);
 }
 
@@ -315,7 +315,8 @@ static uint64_t extent_of(const struct model_shape *shape, enum extent extent)
     case EXTENT_Q:
         return (uint64_t)shape->heads * shape->head_dim;
     case EXTENT_KV:
-        return (uint64_t)shape->kv_heads * shape->head_dim;
+        return kv_dim(
+            &(struct kv_geometry){.kv_heads = shape->kv_heads, .head_dim = shape->head_dim});
     case EXTENT_VOCABULARY:
         return shape->vocabulary;
     case EXTENT_PAIRS:

@@ -44,7 +44,7 @@ struct model_shape {
     double rope_base;
     /* Frequency i is rope_base^(-2i/head_dim) / rope_factor[i], i < head_dim/2; 1.0 without
      * scaling. */
-    double rope_factor[MODEL_HEAD_DIM_MAX / 2];
+    float rope_factor[MODEL_HEAD_DIM_MAX / 2];
     uint8_t metadata_hash[MODEL_HASH_BYTES]; /* XXH3-128, canonical, of the above, the vocabulary
                                                 and the tensor directory */
 };
