@@ -1,0 +1,68 @@
+#include "worker/config.h"
+
+#include "common/geometry.h"
+#include "common/log.h"
+#include "proto/limits.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define GIB (UINT64_C(1) << 30)
+
+static const struct option_choice KV_TYPES[] = {
+    {"f16", KV_TYPE_F16}, {"f32", KV_TYPE_F32}, {NULL, 0}};
+
+static const struct option_choice BACKENDS[] = {
+    {"auto", BACKEND_AUTO}, {"cpu", BACKEND_CPU}, {NULL, 0}};
+
+static const struct option_choice CPU_ISAS[] = {
+    {"auto", CPU_ISA_AUTO}, {"plain", CPU_ISA_PLAIN}, {"avx2", CPU_ISA_AVX2}, {NULL, 0}};
+
+static const struct option_choice LOG_LEVELS[] = {{"error", LOG_LEVEL_ERROR},
+                                                  {"warn", LOG_LEVEL_WARN},
+                                                  {"info", LOG_LEVEL_INFO},
+                                                  {"debug", LOG_LEVEL_DEBUG},
+                                                  {NULL, 0}};
+
+#define FIELD(name) offsetof(struct worker_config, name)
+
+/* clang-format off */
+static const struct option OPTIONS[] = {
+    {"run-dir", OPTION_TEXT, FIELD(run_dir), NULL, 0, 0, NULL,
+     "Directory of the coordinator's sockets; empty: $XDG_RUNTIME_DIR/tandem, else /run/tandem"},
+    {"model", OPTION_TEXT, FIELD(model), NULL, 0, 0, NULL,
+     "GGUF file of the model, the same as the coordinator's"},
+    {"backend", OPTION_CHOICE, FIELD(backend), "auto", 0, 0, BACKENDS,
+     "What computes"},
+    {"cpu-isa", OPTION_CHOICE, FIELD(cpu_isa), "auto", 0, 0, CPU_ISAS,
+     "Instruction set of the CPU backend; every one gives the same bits"},
+    {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 256, NULL,
+     "Threads of the CPU backend; 0: one per core"},
+    {"kv-pool-bytes", OPTION_BYTES, FIELD(kv_pool_bytes), "2G", MIB, 1024 * GIB, NULL,
+     "Memory of the KV pool; at least the coordinator's"},
+    {"kv-type", OPTION_CHOICE, FIELD(kv_type), "f16", 0, 0, KV_TYPES,
+     "Number format of the KV pool; the same as the coordinator's"},
+    {"slots", OPTION_COUNT, FIELD(slots), "64", 1, LIMIT_SLOTS, NULL,
+     "Requests that can run at the same time; at least the coordinator's"},
+    {"context", OPTION_COUNT, FIELD(context), "0", 0, LIMIT_CONTEXT_TOKENS, NULL,
+     "Positions of one request; at least the coordinator's; 0: the model's, at most 8192"},
+    {"log-level", OPTION_CHOICE, FIELD(log_level), "info", 0, 0, LOG_LEVELS,
+     "What is logged"},
+    {"debug-logits-hash", OPTION_FLAG, FIELD(debug_logits_hash), "no", 0, 0, NULL,
+     "Adds a hash of the logits to each result, to prove that bits are equal"},
+};
+/* clang-format on */
+
+const struct option_program worker_options = {
+    .name = "tandem-worker",
+    .summary = "holds the weights and the KV pool and executes the coordinator's plans",
+    .options = OPTIONS,
+    .count = sizeof OPTIONS / sizeof OPTIONS[0],
+};
+
+enum status worker_config_check(const struct worker_config *config, struct text *why)
+{
+    if (config->model[0] == '\0') {
+        text_set(why, "--model is missing; give the path of a GGUF file");
+        return STATUS_INVALID;
+    }
+    return STATUS_OK;
+}
