@@ -72,15 +72,15 @@ struct core_config {
 /* ---- Outputs ------------------------------------------------------------------------------- */
 
 enum core_output_kind {
-    CORE_OUTPUT_REPLY = 1, /* answer of the client call `handle`; each call gets exactly one */
-    CORE_OUTPUT_TOKENIZE,  /* order to the tokenizer pool; answered by core_tokenized */
-    CORE_OUTPUT_PLAN,      /* send to the worker of `epoch`; failed send: core_worker_lost */
-    CORE_OUTPUT_ATTACH,    /* make segment and socket of `epoch` for `connection` */
-    CORE_OUTPUT_STANDBY,   /* tell `connection` that it waits */
-    CORE_OUTPUT_REFUSE,    /* tell `connection` the reason and close it */
-    CORE_OUTPUT_FENCE,     /* fence `epoch`: mark, close `connection`, kill, bury the socket */
-    CORE_OUTPUT_LOG,       /* one line for the log */
-    CORE_OUTPUT_DRAINED,   /* the drain is over: leave */
+    CORE_OUTPUT_ANSWER = 1, /* to the client call `handle`; each call gets exactly one */
+    CORE_OUTPUT_TOKENIZE,   /* order to the tokenizer pool; answered by core_tokenized */
+    CORE_OUTPUT_PLAN,       /* send to the worker of `epoch`; failed send: core_worker_lost */
+    CORE_OUTPUT_ATTACH,     /* make segment and socket of `epoch` for `connection` */
+    CORE_OUTPUT_STANDBY,    /* tell `connection` that it waits */
+    CORE_OUTPUT_REFUSE,     /* tell `connection` the reason and close it */
+    CORE_OUTPUT_FENCE,      /* fence `epoch`: mark, close `connection`, kill, bury the socket */
+    CORE_OUTPUT_LOG,        /* one line for the log */
+    CORE_OUTPUT_DRAINED,    /* the drain is over: leave */
 };
 
 /* Text or messages to be turned into ids. All of it stays in place until core_tokenized was called
@@ -90,10 +90,9 @@ struct core_tokenize {
     uint64_t ticket;
     const char *text; /* raw prompt; NULL if messages are given */
     size_t text_bytes;
-    const struct client_chat_message *messages;
-    uint32_t message_count;
-    bool parse_special; /* of a raw prompt */
-    uint32_t ids_max;   /* more ids than this need not be produced: STATUS_TOO_LARGE */
+    struct wire_list messages; /* walk with chat_message_next; count 0 if text is given */
+    bool parse_special;        /* of a raw prompt */
+    uint32_t ids_max;          /* more ids than this need not be produced: STATUS_TOO_LARGE */
 };
 
 enum core_fence_reason {
@@ -114,8 +113,8 @@ struct core_output {
     union {
         struct {
             uint64_t handle;
-            struct client_reply reply;
-        } reply;
+            struct client_answer message;
+        } answer;
         struct core_tokenize tokenize;
         struct {
             uint64_t epoch;
