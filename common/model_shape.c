@@ -472,7 +472,7 @@ static void hash_metadata(const struct gguf *gguf, struct model_shape *shape)
     XXH128_canonical_t canonical;
     XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&state));
     _Static_assert(sizeof canonical == sizeof shape->metadata_hash, "XXH3-128");
-    memcpy(shape->metadata_hash, &canonical, sizeof canonical);
+    memcpy(shape->metadata_hash.bytes, &canonical, sizeof canonical);
 }
 
 enum status model_shape_read(const struct gguf *gguf, struct model_shape *out_shape,

@@ -9,6 +9,7 @@
 
 #include "common/geometry.h"
 #include "common/gguf.h"
+#include "common/id128.h"
 #include "common/status.h"
 #include "common/text.h"
 
@@ -24,7 +25,6 @@ enum {
     MODEL_HEAD_DIM_MULTIPLE = 8,
     MODEL_VOCABULARY_MAX = 1 << 20,
     MODEL_CONTEXT_MAX = 1 << 24,
-    MODEL_HASH_BYTES = 16,
 };
 
 struct model_shape {
@@ -45,7 +45,7 @@ struct model_shape {
     /* Frequency i is rope_base^(-2i/head_dim) / rope_factor[i], i < head_dim/2; 1.0 without
      * scaling. */
     float rope_factor[MODEL_HEAD_DIM_MAX / 2];
-    uint8_t metadata_hash[MODEL_HASH_BYTES]; /* XXH3-128, canonical, of the above, the vocabulary
+    struct id128 metadata_hash; /* XXH3-128, canonical, of the above, the vocabulary
                                                 and the tensor directory */
 };
 

@@ -183,7 +183,7 @@ static enum status load_tensors(struct loader *loader, struct text *why)
     }
     XXH128_canonical_t canonical;
     XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&hash));
-    memcpy(loader->weights->tensor_hash, &canonical, sizeof canonical);
+    memcpy(loader->weights->tensor_hash.bytes, &canonical, sizeof canonical);
     return STATUS_OK;
 }
 

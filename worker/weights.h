@@ -5,6 +5,7 @@
 #define TANDEM_WORKER_WEIGHTS_H
 
 #include "common/gguf.h"
+#include "common/id128.h"
 #include "common/model_shape.h"
 #include "common/status.h"
 #include "common/text.h"
@@ -34,9 +35,8 @@ struct weights {
     struct matrix *output;       /* the same matrix as `embedding` if the model ties them */
     float *vectors;              /* backend memory that holds all norms */
     uint64_t vectors_bytes;
-    uint64_t bytes; /* backend memory of everything */
-    uint8_t
-        tensor_hash[MODEL_HASH_BYTES]; /* XXH3-128, canonical, of all tensor bytes in file order */
+    uint64_t bytes;           /* backend memory of everything */
+    struct id128 tensor_hash; /* XXH3-128, canonical, of all tensor bytes in file order */
 };
 
 /* Called after every tensor with bytes of the file; on the loading thread. */
