@@ -14,20 +14,20 @@
  * Time that runs backwards is taken as standing still.
  *
  * Life of an epoch, as outputs (>) and events (<):
- *   < core_worker_hello(connection)   the port has checked the frame and received the memfd
+ *   < core_worker_hello(connection)   the port has checked packet, descriptor and its segment
  *   > REFUSE or STANDBY or ATTACH     ATTACH may follow STANDBY later (promotion)
- *   < core_worker_attached(epoch)     port made segment, socket, sent `attach`; or, if that failed,
- *                                     core_worker_lost
- *   < core_worker_ready(epoch)        only now plans go out
- *   > PLAN ... < core_worker_result / core_worker_refused / core_worker_fatal
- *   < core_worker_observed            about every CORE_OBSERVE_NS while an epoch is active
+ *   < core_worker_attached(epoch)     the port made segment and socket and sent `attach`; if that
+ *                                     failed: core_worker_lost
+ *   < core_worker_ready               only now plans go out
+ *   > PLAN .. < core_worker_result, core_worker_refused, core_worker_fatal
+ *   < core_worker_observed            at each core_tick while an epoch is attached
  *   < core_worker_lost(connection)    attach EOF, pidfd readable, a send that failed
- *   > FENCE                           exactly one per ATTACH; the segment is not touched afterwards
- *   < core_epoch_closed(epoch)        the fenced epoch's socket could be closed */
+ *   > FENCE                           exactly one for each ATTACH; afterwards the core does not
+ * touch the segment any more < core_epoch_closed(epoch)        the fenced epoch's socket could be
+ * closed */
 #ifndef TANDEM_COORDINATOR_CORE_H
 #define TANDEM_COORDINATOR_CORE_H
 
-#include "common/geometry.h"
 #include "common/id128.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -40,33 +40,42 @@
 #include "proto/worker_messages.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct core; /* opaque; one per coordinator; belongs to one thread */
 struct vocabulary;
 
 #define CORE_NO_DEADLINE UINT64_MAX
-#define CORE_OBSERVE_NS  (UINT64_C(500) * 1000 * 1000)
 
 /* Copied by core_create; what the pointers point at is borrowed until core_destroy. */
 struct core_config {
     struct id128 instance;
+    uint64_t started_ns;
     const struct vocabulary *vocabulary;
-    const char *model_name;
+
+    /* Model, as `models` reports it and `hello` must match it. */
+    const char *model_name, *model_architecture;
     struct id128 metadata_hash;
-    struct kv_geometry geometry;
-    uint32_t model_context; /* positions the model was made for; only reported */
-    uint32_t context;       /* effective limit of prompt + output */
-    uint32_t slots;
-    uint64_t pool_blocks; /* physical blocks; a multiple of the layers */
-    uint32_t step_tokens;
-    uint32_t prefill_chunk; /* 0 = step_tokens */
+    bool chat_template; /* messages can be tokenized */
+
+    /* Engine. extents.context is the limit of prompt and completion together, extents.step_tokens
+     * the token budget of a step; the order inside geometry is the backend's and is not compared.
+     */
+    struct segment_extents extents;
+    uint32_t prefill_chunk; /* most tokens of one request in one step; 0 = the budget */
+    bool shuffle_blocks;    /* debug: permute the block free list by shuffle_seed */
+    uint64_t shuffle_seed;
+
+    /* Bounds. */
     uint32_t queue_requests, kept_requests;
     uint64_t queue_bytes, prompt_bytes;
     uint64_t kept_ns, orphan_ns, drain_timeout_ns;
-    uint32_t calls;      /* client calls that may wait unanswered in the core */
-    bool shuffle_blocks; /* debug: permute the free list by shuffle_seed */
-    uint64_t shuffle_seed;
+    uint32_t
+        calls; /* client calls that may wait in the core; beyond it the oldest poll is answered */
+
+    /* realloc for request bodies; NULL = realloc. Tests make it fail. */
+    void *(*reallocate)(void *memory, size_t bytes);
 };
 
 /* ---- Outputs ------------------------------------------------------------------------------- */
@@ -74,25 +83,24 @@ struct core_config {
 enum core_output_kind {
     CORE_OUTPUT_ANSWER = 1, /* to the client call `handle`; each call gets exactly one */
     CORE_OUTPUT_TOKENIZE,   /* order to the tokenizer pool; answered by core_tokenized */
-    CORE_OUTPUT_PLAN,       /* send to the worker of `epoch`; failed send: core_worker_lost */
+    CORE_OUTPUT_PLAN,       /* send to the worker of plan->epoch; failed send: core_worker_lost */
     CORE_OUTPUT_ATTACH,     /* make segment and socket of `epoch` for `connection` */
     CORE_OUTPUT_STANDBY,    /* tell `connection` that it waits */
     CORE_OUTPUT_REFUSE,     /* tell `connection` the reason and close it */
     CORE_OUTPUT_FENCE,      /* fence `epoch`: mark, close `connection`, kill, bury the socket */
     CORE_OUTPUT_LOG,        /* one line for the log */
-    CORE_OUTPUT_DRAINED,    /* the drain is over: leave */
+    CORE_OUTPUT_DRAINED,    /* the drain is over, the last second served too: leave */
 };
 
 /* Text or messages to be turned into ids. All of it stays in place until core_tokenized was called
  * for `ticket`, across events; every order must be answered, also during a drain. Orders may be
- * carried out on another thread and finish in any sequence. */
+ * carried out on other threads and end in any sequence. */
 struct core_tokenize {
     uint64_t ticket;
-    const char *text; /* raw prompt; NULL if messages are given */
-    size_t text_bytes;
+    struct wire_text text;     /* raw prompt; bytes NULL if messages are given */
     struct wire_list messages; /* walk with chat_message_next; count 0 if text is given */
     bool parse_special;        /* of a raw prompt */
-    uint32_t ids_max;          /* more ids than this need not be produced: STATUS_TOO_LARGE */
+    uint32_t ids_max;          /* with more ids than this: STATUS_TOO_LARGE */
 };
 
 enum core_fence_reason {
@@ -101,51 +109,62 @@ enum core_fence_reason {
     CORE_FENCE_HUNG,        /* a plan was outstanding and no layer moved */
     CORE_FENCE_NEVER_READY, /* attached, but did not say ready in time */
     CORE_FENCE_REFUSED,     /* the worker refused a plan */
-    CORE_FENCE_MISMATCH,    /* a result did not fit the plan */
+    CORE_FENCE_MISMATCH,    /* a result that does not fit the plan, or a frame that is none */
     CORE_FENCE_FATAL,       /* the worker said so */
-    CORE_FENCE_DRAINED,     /* the coordinator leaves */
     CORE_FENCE_REASON_COUNT
 };
 const char *core_fence_reason_name(enum core_fence_reason reason); /* static, snake_case */
 
+struct core_answer {
+    uint64_t handle;
+    struct client_answer message; /* `named` is set as in the request */
+};
+
+struct core_attach {
+    uint64_t connection, epoch;
+    uint32_t version;               /* of the protocol, to speak with this worker */
+    struct segment_extents extents; /* of its segment */
+};
+
+struct core_standby {
+    uint64_t connection;
+    uint32_t position; /* 1: the next to be promoted */
+};
+
+struct core_refuse {
+    uint64_t connection;
+    enum attach_refusal reason;
+    const char *message;
+};
+
+struct core_fence {
+    uint64_t connection, epoch;
+    enum core_fence_reason reason;
+};
+
+struct core_log {
+    enum log_level level;
+    const char *event; /* static */
+    const char *text;  /* key=value pairs */
+};
+
 struct core_output {
     enum core_output_kind kind;
     union {
-        struct {
-            uint64_t handle;
-            struct client_answer message;
-        } answer;
+        struct core_answer answer;
         struct core_tokenize tokenize;
-        struct {
-            uint64_t epoch;
-            const struct plan *plan;
-        } plan;
-        struct {
-            uint64_t connection, epoch;
-        } attach;
-        struct {
-            uint64_t connection;
-        } standby;
-        struct {
-            uint64_t connection;
-            enum attach_refusal reason;
-            const char *message;
-        } refuse;
-        struct {
-            uint64_t connection, epoch;
-            enum core_fence_reason reason;
-        } fence;
-        struct {
-            enum log_level level;
-            const char *event; /* static */
-            const char *text;  /* key=value pairs */
-        } log;
-    } as;
+        const struct plan *plan; /* two of them may be drained from one event */
+        struct core_attach attach;
+        struct core_standby standby;
+        struct core_refuse refuse;
+        struct core_fence fence;
+        struct core_log log;
+    };
 };
 
 /* ---- Life ---------------------------------------------------------------------------------- */
 
-/* Takes all tables (touched on use). STATUS_INVALID with the reason, STATUS_OUT_OF_MEMORY. */
+/* Takes all tables. STATUS_INVALID with the reason, STATUS_OUT_OF_MEMORY. */
 MUST_USE enum status core_create(const struct core_config *config, struct core **out_core,
                                  struct text *why);
 /* NULL is accepted. Unanswered calls and orders are forgotten. */
@@ -159,10 +178,13 @@ uint64_t core_next_deadline_ns(const struct core *core);
 
 /* ---- Events of clients --------------------------------------------------------------------- */
 
-/* A decoded request. `handle` is the port's name for the call, unique among unanswered ones.
+/* A decoded request. `handle` is the port's name for the call, unique among unanswered ones, not 0.
  * `chance` is 64 random bits (becomes the seed of a submit without one). */
 void core_client_request(struct core *core, uint64_t handle, const struct client_request *request,
                          uint64_t chance, uint64_t now_ns);
+
+/* A frame that did not decode; the port answered it. Only counted. */
+void core_client_bad_frame(struct core *core);
 
 /* The caller of `handle` is gone; nothing will be answered. Unknown handles are ignored. */
 void core_client_gone(struct core *core, uint64_t handle, uint64_t now_ns);
@@ -170,49 +192,51 @@ void core_client_gone(struct core *core, uint64_t handle, uint64_t now_ns);
 /* The port is short of contexts: answer the oldest parked poll now, without news. */
 void core_answer_oldest_poll(struct core *core, uint64_t now_ns);
 
-/* Result of an order. `status` is STATUS_OK with ids, STATUS_TOO_LARGE (more than ids_max), or what
- * went wrong, with `why` in words. */
-void core_tokenized(struct core *core, uint64_t ticket, enum status status, const uint32_t *ids,
-                    uint32_t id_count, const char *why, uint64_t now_ns);
+/* Result of an order: STATUS_OK with ids, or what went wrong with `why` in words (STATUS_INVALID,
+ * STATUS_TOO_LARGE, STATUS_UNSUPPORTED, STATUS_OUT_OF_MEMORY). An unknown ticket is a mistake. */
+struct core_tokenized {
+    uint64_t ticket;
+    enum status status;
+    const uint32_t *ids;
+    uint32_t id_count;
+    const char *why; /* may be NULL */
+};
+void core_tokenized(struct core *core, const struct core_tokenized *tokenized, uint64_t now_ns);
 
 /* ---- Events of workers --------------------------------------------------------------------- */
 
-/* What the port knows of a peer beside its hello. */
-struct core_peer {
-    uint64_t connection; /* the port's name, never reused within an instance */
-    int64_t pid;         /* of SO_PEERCRED; 0 = unknown */
-    bool uid_allowed;
-};
-
-void core_worker_hello(struct core *core, const struct core_peer *peer,
-                       const struct worker_hello *hello, uint64_t now_ns);
+/* A hello of `connection` (the port's name, never reused). `uid_allowed`: the peer's uid is one of
+ * --worker-user. */
+void core_worker_hello(struct core *core, uint64_t connection, bool uid_allowed,
+                       const struct attach_hello *hello, uint64_t now_ns);
 
 /* `segment` is borrowed until the FENCE output of `epoch` (the core writes it inside events). */
 void core_worker_attached(struct core *core, uint64_t epoch, struct segment_writer *segment,
                           uint64_t now_ns);
-void core_worker_ready(struct core *core, uint64_t epoch, uint64_t now_ns);
 
-/* Decoded messages; instance and epoch inside them are checked here, a stale one is counted. */
+/* Decoded messages of the link. Instance and epoch are checked here, a stale one is counted. */
+void core_worker_ready(struct core *core, const struct worker_ready *ready, uint64_t now_ns);
 void core_worker_result(struct core *core, const struct result *result, uint64_t now_ns);
 void core_worker_refused(struct core *core, const struct worker_refused *refused, uint64_t now_ns);
 void core_worker_fatal(struct core *core, const struct worker_fatal *fatal, uint64_t now_ns);
 
-/* The worker sent a frame that does not decode or validate: its epoch ends. */
+/* A frame of `epoch` that does not decode. */
 void core_worker_nonsense(struct core *core, uint64_t epoch, const char *why, uint64_t now_ns);
 
-/* A connection of any kind ended (active, standby, unknown: all fine). */
+/* A connection of any kind ended: active, standby, or one that the core does not know (any more).
+ */
 void core_worker_lost(struct core *core, uint64_t connection, uint64_t now_ns);
 
 /* What the port read from the active worker's segment. */
 struct core_observation {
     uint64_t alive_ns;
-    uint64_t progress_step;
-    uint32_t progress_phase, progress_layer;
+    struct worker_progress progress;
+    struct worker_memory memory;
 };
 void core_worker_observed(struct core *core, uint64_t epoch,
                           const struct core_observation *observation, uint64_t now_ns);
 
-/* The socket of a fenced epoch was closed; until then it counts as abandoned. */
+/* The socket of a fenced epoch was closed; until then the epoch counts as abandoned. */
 void core_epoch_closed(struct core *core, uint64_t epoch, uint64_t now_ns);
 
 /* ---- Time and the end ---------------------------------------------------------------------- */
@@ -220,12 +244,12 @@ void core_epoch_closed(struct core *core, uint64_t epoch, uint64_t now_ns);
 void core_tick(struct core *core, uint64_t now_ns);
 
 /* First call: no more submits, what runs goes on until drain_timeout_ns, DRAINED follows.
- * Second call: everything ends now. */
+ * Second call: everything ends now. The workers are not fenced: they will find the successor. */
 void core_drain(struct core *core, uint64_t now_ns);
 
-/* ---- For tests and debugging --------------------------------------------------------------- */
+/* ---- For tests ----------------------------------------------------------------------------- */
 
-/* CHECKs every invariant that relates tables of the core; O(everything). */
+/* CHECKs every invariant that relates the tables of the core; O(everything). */
 void core_check(const struct core *core);
 
 #endif
