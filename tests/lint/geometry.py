@@ -28,7 +28,8 @@ FACTORS = r"[\w\s>.()\-]*\*[\w\s>.()*\-]*"
 KV_DIM = re.compile(rf"\bkv_heads\b{FACTORS}\bhead_dim\b|\bhead_dim\b{FACTORS}\bkv_heads\b")
 ALIAS = re.compile(r"(?:\b[a-z]\w*\s+|[*&]\s*)(?P<name>\w+)\s*=\s*"
                    r"(?:\w+(?:->|\.))*(?P<quantity>block_tokens|logical_blocks)\s*[;,)]")
-CONSTANT = re.compile(r"\b(?:\w*_)?(?:BLOCK_TOKENS|BLOCK_BYTES|V_OFFSET|KV_DIM|HEAD_DIM)\b"
+# A LIMIT_ bounds what a peer or a file may ask for; it is no dimension of a model.
+CONSTANT = re.compile(r"\b(?!LIMIT_)(?:\w*_)?(?:BLOCK_TOKENS|BLOCK_BYTES|V_OFFSET|KV_DIM|HEAD_DIM)\b"
                       r"\s*(?:=|\s\(?\d)")
 DEFINITION = re.compile(r"^[ \t]*#[ \t]*define[ \t]+", re.MULTILINE)
 # `type *name` in a declaration looks like a product; a declared pointer of these names is none.

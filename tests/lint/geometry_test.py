@@ -41,6 +41,7 @@ ACCEPTED = [
     "float *v = pool + kv_v_head_offset(g, block, head);",
     "/* token * block_tokens */",
     "uint64_t pool_bytes = kv_block_bytes(g) + padding;",
+    "enum { LIMIT_HEAD_DIM = 256 };",
     "blocks = kv_blocks_for(g, position + 1);",
 ]
 

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""deploy/supervise.sh: restarts what died, gives up where another try is useless, ends with its service.
+
+usage: supervise_test.py ROOT
+"""
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = sys.argv.pop(1)
+SECONDS_MAX = 20
+
+# A service that says its pid and ends on SIGTERM a moment later, as one that drains does.
+SERVICE = "echo started $$; trap 'echo draining; sleep 0.2; exit 0' TERM; while :; do sleep 0.05; done"
+
+
+class SuperviseTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tandem-supervise-")
+        self.addCleanup(folder.cleanup)
+        self.state = folder.name
+        self.supervisor = None
+        self.addCleanup(self.end)
+
+    def end(self):
+        for name in ("service", "supervisor"):
+            if os.path.exists(self.path(name)):
+                try:
+                    os.kill(self.pid(name), signal.SIGKILL)
+                except (ProcessLookupError, ValueError):
+                    pass
+        if self.supervisor is not None:
+            self.supervisor.wait(SECONDS_MAX)
+
+    def path(self, kind):
+        return os.path.join(self.state, f"fake.{kind}")
+
+    def read(self, kind):
+        with open(self.path(kind), encoding="utf-8") as file:
+            return file.read()
+
+    def pid(self, kind):
+        return int(self.read(kind).split()[0])
+
+    def start(self, script):
+        self.supervisor = subprocess.Popen(
+            [os.path.join(ROOT, "deploy/supervise.sh"), self.state, "fake", "bash", "-c", script])
+
+    def until(self, condition, what):
+        deadline = time.monotonic() + SECONDS_MAX
+        while time.monotonic() < deadline:
+            try:
+                if condition():
+                    return
+            except (FileNotFoundError, IndexError, ValueError):
+                pass
+            time.sleep(0.02)
+        self.fail(f"waited {SECONDS_MAX} s for {what}")
+
+    def started(self):
+        return self.read("log").count("started")
+
+    def test_a_killed_service_comes_back(self):
+        self.start(SERVICE)
+        self.until(lambda: self.started() == 1, "the first start")
+        first = self.pid("service")
+        os.kill(first, signal.SIGKILL)
+        self.until(lambda: self.started() == 2 and self.pid("service") != first, "the second start")
+        self.assertEqual(self.read("exit").strip(), "137")
+
+    def test_a_service_that_fails_is_tried_ever_more_slowly(self):
+        self.start("echo started; exit 70")
+        self.until(lambda: self.started() >= 3, "three tries")
+        began, before = time.monotonic(), self.started()
+        self.until(lambda: self.started() > before, "another try")
+        self.assertGreater(time.monotonic() - began, 0.3)
+
+    def test_useless_tries_are_not_made(self):
+        for code in (64, 66, 77, 78):
+            self.start(f"echo started; exit {code}")
+            self.assertEqual(self.supervisor.wait(SECONDS_MAX), code)
+            self.assertEqual(self.read("exit").strip(), str(code))
+            self.assertEqual(self.started(), 1)
+            os.unlink(self.path("log"))
+
+    def test_term_drains_the_service_and_ends_both(self):
+        self.start(SERVICE)
+        self.until(lambda: self.started() == 1, "the start")
+        self.supervisor.terminate()
+        self.assertEqual(self.supervisor.wait(SECONDS_MAX), 0)
+        self.assertIn("draining", self.read("log"))
+        self.assertFalse(os.path.exists(self.path("service")))
+        self.assertFalse(os.path.exists(self.path("supervisor")))
+
+    def test_one_supervisor_per_service(self):
+        self.start(SERVICE)
+        self.until(lambda: self.started() == 1, "the start")
+        first = self.supervisor
+        self.start(SERVICE)
+        self.assertEqual(self.supervisor.wait(SECONDS_MAX), 0)
+        self.assertEqual(self.started(), 1)
+        self.supervisor = first
+
+    def test_a_large_log_is_put_aside(self):
+        with open(self.path("log"), "wb") as file:
+            file.truncate(17 << 20)
+        self.start(SERVICE)
+        self.until(lambda: self.started() == 1, "the start")
+        self.assertLess(os.path.getsize(self.path("log")), 1000)
+        self.assertEqual(os.path.getsize(self.path("log.before")), 17 << 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
