@@ -7,6 +7,7 @@
 
 #include "common/id128.h"
 #include "common/status.h"
+#include "proto/envelope.h"
 #include "proto/limits.h"
 #include "proto/wire.h"
 
@@ -36,6 +37,22 @@ struct plan {
     uint32_t row_count;
     struct plan_row rows[LIMIT_SLOTS];
 };
+
+/* Fields of the message: X(key, name, TYPE, of, PRESENCE, minimum, maximum, text). */
+/* clang-format off */
+#define WORKER_PLAN_FIELDS(X) \
+    ENVELOPE_FIELDS(X) \
+    X(4, step, U64, none, REQUIRED, 1, UINT64_MAX, "1, 2, 3 ... of the epoch") \
+    ROWS_FIELDS(X) \
+    X(7, slot, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "row of the block table") \
+    X(8, generation, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the slot") \
+    X(9, first_position, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "absolute index of the first input token") \
+    X(10, count, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "input tokens") \
+    X(11, flags, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "1: sample; 2: the input is the last sample of the slot")
+
+struct worker_plan { WORKER_PLAN_FIELDS(WIRE_MEMBER) };
+/* clang-format on */
+extern const struct wire_table worker_plan_table;
 
 /* Why a worker refuses a plan. The first group can be seen in the plan alone; the rest needs the
  * worker's state or the segment. */
@@ -94,5 +111,10 @@ size_t plan_encoded_bytes_max(uint32_t rows);
 /* STATUS_OK, or STATUS_FULL when `capacity` is too small. */
 MUST_USE enum status plan_encode(const struct plan *plan, uint8_t *out, size_t capacity,
                                  size_t *out_bytes);
+
+/* Copies a decoded message into a plan. STATUS_OK, or STATUS_BAD_MESSAGE with `out_error` filled
+ * when a column has another length than `rows`. Rows are not judged. */
+MUST_USE enum status plan_from_message(const struct worker_plan *message, struct plan *out_plan,
+                                       struct wire_error *out_error);
 
 #endif

@@ -6,6 +6,7 @@
 #include "common/id128.h"
 #include "common/status.h"
 #include "common/text.h"
+#include "proto/envelope.h"
 #include "proto/limits.h"
 #include "proto/plan.h"
 #include "proto/wire.h"
@@ -29,22 +30,40 @@ struct result_row {
     uint64_t logits_hash; /* XXH3-64 of the row's fp32 logits; meaningful with has_logits_hash */
 };
 
-/* Durations of the step on the worker. */
-struct result_timings {
-    uint64_t wait_ns;    /* plan received to step begun */
-    uint64_t check_ns;   /* validation and copies */
-    uint64_t compute_ns; /* forward pass */
-    uint64_t sample_ns;
-};
+/* Fields of the message: X(key, name, TYPE, of, PRESENCE, minimum, maximum, text). */
+/* clang-format off */
+#define WORKER_TIMINGS_FIELDS(X) \
+    X(1, wait_ns, U64, none, DEFAULT, 0, UINT64_MAX, "plan received to step begun") \
+    X(2, check_ns, U64, none, DEFAULT, 0, UINT64_MAX, "validation and copies") \
+    X(3, compute_ns, U64, none, DEFAULT, 0, UINT64_MAX, "forward pass") \
+    X(4, sample_ns, U64, none, DEFAULT, 0, UINT64_MAX, "sampling")
+
+#define WORKER_RESULT_FIELDS(X) \
+    ENVELOPE_FIELDS(X) \
+    X(4, step, U64, none, REQUIRED, 1, UINT64_MAX, "of the plan") \
+    ROWS_FIELDS(X) \
+    X(7, slot, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the plan's row") \
+    X(8, generation, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the plan's row") \
+    X(9, position, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "absolute index of the sampled token") \
+    X(10, token, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "sampled") \
+    X(11, logprob, COLUMN_F32, none, REQUIRED, 0, LIMIT_SLOTS, "log-softmax of the raw logits") \
+    X(12, flags, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "1: a logit was not finite") \
+    X(13, logits_hash, COLUMN_U64, none, OPTIONAL, 0, LIMIT_SLOTS, "XXH3-64 of the row's fp32 logits, for debugging") \
+    X(14, timings, GROUP, worker_timings, REQUIRED, 0, 0, "of the step")
+
+struct worker_timings { WORKER_TIMINGS_FIELDS(WIRE_MEMBER) };
+struct worker_result { WORKER_RESULT_FIELDS(WIRE_MEMBER) };
+/* clang-format on */
+extern const struct wire_table worker_timings_table, worker_result_table;
 
 /* About 32 KiB: embed or allocate once. */
 struct result {
     struct id128 instance;
     uint64_t epoch;
     uint64_t step;
-    struct result_timings timings;
-    bool has_logits_hash; /* of all rows */
-    uint32_t row_count;   /* may be 0: no row of the plan samples */
+    struct worker_timings timings; /* durations of the step on the worker */
+    bool has_logits_hash;          /* of all rows */
+    uint32_t row_count;            /* may be 0: no row of the plan samples */
     struct result_row rows[LIMIT_SLOTS];
 };
 
@@ -56,7 +75,7 @@ struct result_bounds {
 };
 
 /* All that can be said of a result alone: slots in range and at most once, generation not 0,
- * position 1 .. context, token below the vocabulary, logprob finite and <= 0, flags known.
+ * position 1 .. context - 1, token below the vocabulary, logprob finite and <= 0, flags known.
  * STATUS_OK, or STATUS_BAD_MESSAGE with a sentence in `why` (may be NULL). What the plan asked for
  * is compared by the coordinator, which remembers it. */
 MUST_USE enum status result_judge(const struct result *result, const struct result_bounds *bounds,
@@ -68,5 +87,10 @@ size_t result_encoded_bytes_max(uint32_t rows);
 /* STATUS_OK, or STATUS_FULL when `capacity` is too small. */
 MUST_USE enum status result_encode(const struct result *result, uint8_t *out, size_t capacity,
                                    size_t *out_bytes);
+
+/* Copies a decoded message into a result. STATUS_OK, or STATUS_BAD_MESSAGE with `out_error` filled
+ * when a column has another length than `rows`. Rows are not judged. */
+MUST_USE enum status result_from_message(const struct worker_result *message,
+                                         struct result *out_result, struct wire_error *out_error);
 
 #endif

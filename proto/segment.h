@@ -1,20 +1,24 @@
-/* The two shared memory segments between coordinator and worker: layout, and views with one writer
+/* The two shared memory segments between coordinator and worker: layout, and views of one writer
  * each.
  *
- *   coordinator segment (one per epoch; the worker reads)      worker segment (one per worker
- * process; the coordinator reads) header | slot rows | token logs | block table              header
- * | alive word | progress | memory figures | last error
+ *   coordinator segment, one per epoch, read by the worker:
+ *     header | slot rows | token logs | block table
+ *   worker segment, one per worker process, read by the coordinator:
+ *     header | alive word | progress | memory figures | last error
  *
  * This file knows memory only, no system call: proto/segment_memory.h makes and opens the sealed
- * memfd behind a view.
+ * memory behind a view.
  *
- * Rules. (1) Offsets, sizes and strides stand in the header's section table, and a reader takes
- * them from there after judging a COPY of the header. (2) The writer fills token logs, table rows
- * and slot rows, then stores published_step = N with release, then sends plan N; the reader of plan
- * N loads published_step with acquire and refuses the plan if it is below N. (3) Within a
- * generation of a slot its row is written once, its token log and table rows only grow. (4) Readers
- * copy, then check the copy. (5) No locks: a process may die holding one. Groups of words carry a
- * sequence word that is odd while they are written. */
+ * Rules.
+ * (1) Sections follow from the extents in the header; the header's section table states them for
+ *     tools, and a reader refuses a segment where the two differ. It judges a COPY of the header.
+ * (2) The writer fills slot rows, token logs and table rows, then stores published_step = N with
+ *     release, then sends plan N. The reader of plan N loads published_step with acquire and
+ *     refuses the plan if it is below N.
+ * (3) Within a generation of a slot its row is written once, its token log and table rows grow.
+ * (4) Readers copy, then check the copy.
+ * (5) No locks: a process may die holding one. Groups of words carry a sequence word that is odd
+ *     while they are written. */
 #ifndef TANDEM_PROTO_SEGMENT_H
 #define TANDEM_PROTO_SEGMENT_H
 
@@ -116,12 +120,14 @@ struct segment_writer {
 };
 
 /* Formats zeroed, page-aligned memory of coordinator_segment_bytes(extents) as a segment in state
- * READY (every table entry unmapped is NOT implied: entries are 0 until written; readers look only
- * at what a plan covers). Never fails on valid extents. */
+ * READY. Table rows become KV_BLOCK_UNMAPPED when their slot is first used
+ * (segment_write_slot_row): untouched slots cost no memory. */
 void segment_writer_format(struct segment_writer *writer, void *memory,
                            const struct segment_extents *extents,
                            const struct segment_identity *identity);
 
+/* Begins a generation: writes the row and unmaps every table entry of the slot below its token
+ * limit. */
 void segment_write_slot_row(struct segment_writer *writer, uint32_t slot,
                             const struct slot_row *row);
 /* Entries first_position .. first_position + count - 1 of the slot's token log. */

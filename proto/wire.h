@@ -63,8 +63,7 @@ struct wire_list {
 
 /* ---- Tables ---- */
 
-/* X(TYPE, C type given `of`, description). What minimum and maximum mean stands in the description.
- */
+/* X(TYPE, name, what minimum and maximum bound). */
 /* clang-format off */
 #define WIRE_TYPE_LIST(X) \
     X(BOOL, "bool", "") \
@@ -167,6 +166,9 @@ enum { WIRE_KEY_TYPE = 1 };
 /* Messages that may arrive at one place: which of them it is, `type` says. */
 struct wire_family {
     const char *name;
+    /* Field names known elsewhere and refused here by name; ends with NULL; may be NULL. */
+    const char *const *unsupported;
+
     const struct wire_table *const *tables;
     uint32_t count;
 };
@@ -216,8 +218,8 @@ bool wire_list_next(const struct wire_list *list, const struct wire_table *table
 
 /* ---- Encode ---- */
 
-/* Bytes of a message that we made; its values must be within the bounds of the table (checked:
- * CHECK). */
+/* Bytes of a message that we made; its values must be within the bounds of the table (DEBUG_CHECK).
+ */
 enum wire_style {
     WIRE_NUMBERED = 0, /* integer keys, enum numbers */
     WIRE_NAMED = 1,    /* names for both: the answer to a client that asked with names */
@@ -228,6 +230,11 @@ enum wire_style {
 MUST_USE enum status wire_encode(const struct wire_table *table, enum wire_style style,
                                  const void *message, uint8_t *out, size_t capacity,
                                  size_t *out_bytes);
+
+/* The same into a sink, for hashing. */
+typedef void (*wire_sink)(void *context, const void *bytes, size_t length);
+void wire_encode_to(const struct wire_table *table, enum wire_style style, const void *message,
+                    wire_sink sink, void *context);
 
 /* Views for encoding; they borrow. wire_text_of takes a NUL-terminated string. */
 struct wire_text wire_text_of(const char *string);

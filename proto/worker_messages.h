@@ -7,6 +7,7 @@
 #ifndef TANDEM_PROTO_WORKER_MESSAGES_H
 #define TANDEM_PROTO_WORKER_MESSAGES_H
 
+#include "proto/envelope.h"
 #include "proto/limits.h"
 #include "proto/plan.h"
 #include "proto/result.h"
@@ -88,44 +89,9 @@ enum attach_refusal { ATTACH_REFUSAL_UNKNOWN = 0, ATTACH_REFUSAL_LIST(WIRE_ENUM_
 
 enum worker_fatal_reason { WORKER_FATAL_UNKNOWN = 0, WORKER_FATAL_LIST(WIRE_ENUM_MEMBER) };
 
-#define ENVELOPE_FIELDS(X) \
-    X(2, instance, ID128, none, REQUIRED, 0, 0, "of the coordinator") \
-    X(3, epoch, U64, none, REQUIRED, 1, UINT64_MAX, "of this attachment")
-
-#define WORKER_PLAN_FIELDS(X) \
-    ENVELOPE_FIELDS(X) \
-    X(4, step, U64, none, REQUIRED, 1, UINT64_MAX, "1, 2, 3 ... of the epoch") \
-    X(5, layout, U32, none, REQUIRED, 1, 1, "version of the columns") \
-    X(6, rows, U32, none, REQUIRED, 0, LIMIT_SLOTS, "values of each column") \
-    X(7, slot, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "row of the block table") \
-    X(8, generation, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the slot") \
-    X(9, first_position, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "absolute index of the first input token") \
-    X(10, count, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "input tokens") \
-    X(11, flags, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "1: sample; 2: the input is the last sample of the slot")
-
 #define WORKER_DRAIN_FIELDS(X) ENVELOPE_FIELDS(X)
 
 #define WORKER_READY_FIELDS(X) ENVELOPE_FIELDS(X)
-
-#define WORKER_TIMINGS_FIELDS(X) \
-    X(1, wait_ns, U64, none, DEFAULT, 0, UINT64_MAX, "plan received to step begun") \
-    X(2, check_ns, U64, none, DEFAULT, 0, UINT64_MAX, "validation and copies") \
-    X(3, compute_ns, U64, none, DEFAULT, 0, UINT64_MAX, "forward pass") \
-    X(4, sample_ns, U64, none, DEFAULT, 0, UINT64_MAX, "sampling")
-
-#define WORKER_RESULT_FIELDS(X) \
-    ENVELOPE_FIELDS(X) \
-    X(4, step, U64, none, REQUIRED, 1, UINT64_MAX, "of the plan") \
-    X(5, layout, U32, none, REQUIRED, 1, 1, "version of the columns") \
-    X(6, rows, U32, none, REQUIRED, 0, LIMIT_SLOTS, "values of each column") \
-    X(7, slot, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the plan's row") \
-    X(8, generation, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the plan's row") \
-    X(9, position, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "absolute index of the sampled token") \
-    X(10, token, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "sampled") \
-    X(11, logprob, COLUMN_F32, none, REQUIRED, 0, LIMIT_SLOTS, "log-softmax of the raw logits") \
-    X(12, flags, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "1: a logit was not finite") \
-    X(13, logits_hash, COLUMN_U64, none, OPTIONAL, 0, LIMIT_SLOTS, "XXH3-64 of the row's fp32 logits, for debugging") \
-    X(14, timings, GROUP, worker_timings, REQUIRED, 0, 0, "of the step")
 
 #define WORKER_REFUSED_FIELDS(X) \
     ENVELOPE_FIELDS(X) \
