@@ -62,15 +62,17 @@ enum tandem_result {
  * `code` is for programs. From the coordinator (TANDEM_REFUSED): invalid_request, too_large,
  * prompt_too_long, unauthorized, rate_limited, overloaded, draining, idempotency_conflict,
  * poisoned, numeric_error, deadline_exceeded, cancelled, journal_full, unsupported_version,
- * not_found, internal. From this library: unavailable, timeout, invalid_request, too_large,
- * bad_reply, no_memory. Be ready for codes that this list does not have. */
+ * not_found, internal, unsupported. From this library: unavailable, not_permitted, timeout,
+ * invalid_request, too_large, bad_reply, no_memory. Be ready for codes that this list does not
+ * have. */
 struct tandem_error {
     char code[32];
-    char field[64];    /* the field of the request that is to blame, or "" */
+    char field[64];    /* the field that is to blame, such as "stop[3]", or "" */
     char message[512]; /* one sentence for humans */
     bool has_limit;    /* `limit` is the bound that was passed */
-    uint64_t limit;
+    double limit;
     uint64_t retry_after_ms; /* a hint with overloaded, rate_limited and draining; else 0 */
+    char instance[33];       /* with not_found: of the coordinator; another one: it was restarted */
 };
 
 /* ---- Connection ---------------------------------------------------------------------------- */
@@ -128,11 +130,11 @@ struct tandem_request {
     size_t message_count;
 
     /* Sampling, in this order: temperature (0: greedy), the top_k best (0: off), the smallest set
-     * of probability top_p (0 < top_p <= 1; 0: off), at least min_p x the best (0: off). */
-    double temperature;
+     * of probability top_p (up to 1; 0: off), at least min_p times the best (0: off). */
+    float temperature;
     uint32_t top_k;
-    double top_p;
-    double min_p;
+    float top_p;
+    float min_p;
     bool has_seed; /* false: the coordinator draws one and tells it in tandem_accepted */
     uint64_t seed;
 
@@ -147,48 +149,55 @@ struct tandem_request {
     bool detach;          /* keep running although nobody asks for the output */
 };
 
-struct tandem_accepted {
-    const char *id;    /* borrowed until tandem_stream_close */
-    uint64_t sequence; /* the order of submission */
-    uint64_t seed;     /* the seed in use: the same seed gives the same text */
-    uint32_t prompt_tokens;
-    uint32_t queue_position; /* 0: not waiting */
-};
-
 enum tandem_state {
     TANDEM_STATE_UNKNOWN = 0, /* a state that this library does not know yet */
     TANDEM_TOKENIZING,
-    TANDEM_QUEUED,
+    TANDEM_QUEUED, /* waits for a place, or for a worker */
     TANDEM_RUNNING,
     TANDEM_PREEMPTED, /* gave its memory to an older request; goes on later by itself */
     TANDEM_FINISHED,
 };
 
+struct tandem_accepted {
+    const char *id;    /* borrowed until tandem_stream_close */
+    uint64_t sequence; /* the order of submission */
+    uint64_t seed;     /* in use: the same seed gives the same text */
+    uint32_t prompt_tokens;
+    uint32_t queue_position; /* requests before it; 0: next, or running */
+    enum tandem_state state; /* other than queued: the id was known already */
+};
+
 /* The one outcome of a request. */
 struct tandem_finish {
-    char reason[32];   /* "stop", "length", "cancelled", or a code of struct tandem_error */
-    char message[256]; /* with an error code: one sentence; else "" */
+    bool failed;       /* it ended with an error */
+    char reason[32];   /* "stop", "length", "cancelled", or the code of the error */
+    char message[512]; /* of the error; else "" */
     uint32_t prompt_tokens;
-    uint32_t completion_tokens;
-    uint64_t queue_ns;       /* waiting for a place */
+    uint32_t completion_tokens; /* with the one that completed a stop string */
+    uint64_t recomputed_tokens; /* after preemptions and lost workers */
+    uint32_t preemptions;
+    uint32_t workers_lost;
+    uint64_t tokenize_ns;    /* submission to ids */
+    uint64_t queue_ns;       /* ids to first step */
     uint64_t first_token_ns; /* submission to first token */
     uint64_t total_ns;       /* submission to the end */
-    bool has_logits_hash;    /* with the worker's --debug-logits-hash */
+    bool has_logits_hash;    /* only with the worker's --debug-logits-hash */
     uint64_t logits_hash;
 };
 
-/* News of a request. Text is whole UTF-8 sequences as the model wrote them: it may hold control
- * characters; escape them before a terminal sees them. Both may be empty, and tokens may come
- * without text (a token that only begins a character). Borrowed until the next call on the stream.
- */
+/* News of a request. Text is released in whole UTF-8 sequences wherever the model wrote UTF-8, and
+ * it may hold control characters: escape them before a terminal sees them. Tokens may come without
+ * text (one that only begins a character). Borrowed until the next call on the stream. */
 struct tandem_output {
     const uint32_t *tokens;
     size_t token_count;
     const char *text;
     size_t text_bytes;
     enum tandem_state state;
-    uint32_t queue_position;
-    uint32_t prompt_tokens_done; /* progress of reading the prompt */
+    uint32_t queue_position;     /* while queued: requests before it */
+    uint32_t prompt_tokens;      /* 0 while tokenizing */
+    uint32_t prompt_tokens_done; /* of them read so far */
+    bool worker_ready;           /* false: everything waits for a worker */
     bool finished;               /* then `finish` is set and nothing follows */
     struct tandem_finish finish;
 };
@@ -240,30 +249,40 @@ enum tandem_result tandem_cancel(struct tandem *tandem, const char *id, struct t
 /* ---- Questions ----------------------------------------------------------------------------- */
 
 struct tandem_status {
+    uint64_t sequence;
+    uint64_t seed;
     enum tandem_state state;
     uint32_t queue_position;
     uint32_t prompt_tokens;
     uint32_t prompt_tokens_done;
     uint32_t completion_tokens;
+    uint64_t text_bytes;
     uint32_t preemptions;
-    char finish_reason[32]; /* "" until finished */
+    uint64_t age_ms;
+    bool worker_ready;
+    struct tandem_finish finish; /* when `state` is TANDEM_FINISHED; else zero */
 };
 enum tandem_result tandem_status(struct tandem *tandem, const char *id,
                                  struct tandem_status *out_status, struct tandem_error *error);
+/* "tokenizing", "queued" and so on; "unknown". */
+const char *tandem_state_name(enum tandem_state state);
 
 /* Live: it answers. Ready: a request submitted now would be worked on now. */
 struct tandem_health {
     bool live;
     bool ready;
-    char reasons[512]; /* why it is not ready, or ready but degraded; else "" */
-    char instance[40]; /* hexadecimal; another one after each start of the coordinator */
+    bool draining;      /* it is stopping */
+    char reasons[1280]; /* why it is not ready, or ready but degraded; joined by ", " */
+    char instance[33];  /* hexadecimal; another one after each start of the coordinator */
+    uint64_t epoch;     /* counts the workers that were attached */
+    uint64_t uptime_ms;
 };
 enum tandem_result tandem_health(struct tandem *tandem, struct tandem_health *out_health,
                                  struct tandem_error *error);
 
-/* Counters and gauges by name; names are listed in docs/PROTOCOL.md. */
+/* Counters since the start of the coordinator, and gauges; docs/PROTOCOL.md explains each name. */
 struct tandem_figure {
-    char name[48];
+    const char *name; /* static */
     uint64_t value;
 };
 /* `out_figures` is freed by the caller. */
@@ -271,20 +290,26 @@ enum tandem_result tandem_stats(struct tandem *tandem, struct tandem_figure **ou
                                 size_t *out_count, struct tandem_error *error);
 
 struct tandem_model {
-    char name[128];
-    char architecture[32];
-    uint32_t context_tokens;   /* prompt and completion together */
-    uint32_t vocabulary;       /* token ids are below this */
-    uint32_t slots;            /* requests that run at the same time */
-    uint64_t prompt_bytes_max; /* text of one prompt */
-    bool has_chat_template;    /* `messages` are possible */
+    char name[129];
+    char architecture[129];
+    char arithmetic[129]; /* equal text: equal bits; "" before the first worker */
+    char hash[33];        /* of hyperparameters, vocabulary and tensor directory */
+    uint32_t context;     /* tokens, prompt and completion together */
+    uint32_t vocabulary;  /* token ids are below this */
+    bool chat_template;   /* `messages` are possible */
+    uint32_t slots;       /* requests that run at the same time */
+    uint64_t pool_tokens; /* tokens of all running requests together */
+    uint64_t prompt_bytes_max;
+    uint64_t queue_requests_max;
+    uint64_t kept_ms; /* how long a finished request is still answered */
 };
-enum tandem_result tandem_model(struct tandem *tandem, struct tandem_model *out_model,
-                                struct tandem_error *error);
+/* The models that are served; version 1 serves one. `out_models` is freed by the caller. */
+enum tandem_result tandem_models(struct tandem *tandem, struct tandem_model **out_models,
+                                 size_t *out_count, struct tandem_error *error);
 
-/* The ids of a text, or of messages through the chat template (`text` NULL). `plain_text` as in
- * struct tandem_request. `out_ids` is freed by the caller. */
-enum tandem_result tandem_tokenize(struct tandem *tandem, const struct tandem_request *text,
+/* The ids of `prompt`, or of `messages` through the chat template; of the rest of the request only
+ * `plain_text` counts. `out_ids` is freed by the caller. */
+enum tandem_result tandem_tokenize(struct tandem *tandem, const struct tandem_request *request,
                                    uint32_t **out_ids, size_t *out_count,
                                    struct tandem_error *error);
 /* The bytes of ids (not always valid UTF-8; NUL-terminated besides). Freed by the caller. */
