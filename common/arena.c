@@ -8,7 +8,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #else
-#define ASAN_POISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
+#define ASAN_POISON_MEMORY_REGION(address, bytes)   ((void)(address), (void)(bytes))
 #define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
 #endif
 
@@ -19,6 +19,10 @@ enum status arena_init(struct arena *arena, size_t capacity)
     *arena = (struct arena){0};
     if (capacity == 0)
         return STATUS_OK;
+    if (__builtin_add_overflow(capacity, ALIGNMENT - 1, &capacity))
+        return STATUS_OUT_OF_MEMORY;
+    capacity =
+        capacity / ALIGNMENT * ALIGNMENT; /* so that a rounded piece fits where a piece does */
     void *base = mmap(NULL, capacity, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
@@ -43,9 +47,7 @@ void *arena_alloc(struct arena *arena, size_t bytes)
     if (bytes > arena->capacity - arena->used)
         return NULL;
     uint8_t *memory = arena->base + arena->used;
-    size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    size_t rest = arena->capacity - arena->used;
-    arena->used += rounded < rest ? rounded : rest / ALIGNMENT * ALIGNMENT;
+    arena->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (arena->used > arena->used_max)
         arena->used_max = arena->used;
     ASAN_UNPOISON_MEMORY_REGION(memory, bytes);

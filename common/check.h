@@ -1,5 +1,6 @@
-/* Assertions that stay on. CHECK is for our own mistakes only, never for bytes of a client, a file or the peer.
- * DEBUG_CHECK is for conditions that run per token: on in Debug and sanitizer builds. */
+/* Assertions that stay on. CHECK is for our own mistakes only, never for bytes of a client, a file
+ * or the peer. DEBUG_CHECK is for conditions that run per token: on in Debug and sanitizer builds.
+ */
 #ifndef TANDEM_COMMON_CHECK_H
 #define TANDEM_COMMON_CHECK_H
 

@@ -6,7 +6,7 @@
 
 #define NS_PER_US UINT64_C(1000)
 #define NS_PER_MS UINT64_C(1000000)
-#define NS_PER_S UINT64_C(1000000000)
+#define NS_PER_S  UINT64_C(1000000000)
 
 /* CLOCK_MONOTONIC; comparable between processes of one host. */
 uint64_t clock_now_ns(void);

@@ -1,5 +1,6 @@
-/* fp16 and bf16 <-> fp32, bit-exact, round to nearest even, NaN kept quiet. The storage type is uint16_t.
- * Hardware conversions (F16C, __float2half_rn) have the same bits; tests prove it over all inputs that matter. */
+/* fp16 and bf16 <-> fp32, bit-exact, round to nearest even, NaN kept quiet. The storage type is
+ * uint16_t. Hardware conversions (F16C, __float2half_rn) have the same bits; tests prove it over
+ * all inputs that matter. */
 #ifndef TANDEM_COMMON_FLOAT16_H
 #define TANDEM_COMMON_FLOAT16_H
 

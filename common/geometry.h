@@ -1,11 +1,13 @@
-/* Shape and addresses of the paged KV cache: the only place where these formulas stand, for C and CUDA.
+/* Shape and addresses of the paged KV cache: the only place where these formulas stand, for C and
+ * CUDA.
  *
- * A block holds the keys and values of `block_tokens` consecutive positions of one sequence in ONE layer: K in front, V at v_offset.
- * Inside K and inside V the order is head-major, so that one head's tokens are one run. Within a head the order is the backend's:
- *   KV_ORDER_CPU   K [head_dim][block_tokens] (lanes are keys), V [block_tokens][head_dim]
- *   KV_ORDER_CUDA  K [block_tokens][head_dim],                  V [block_tokens][head_dim]
- * The block table maps [slot][layer][logical block] -> physical block; KV_BLOCK_UNMAPPED where there is none.
- * Offsets are 64-bit: a pool may be larger than 2 GiB. */
+ * A block holds the keys and values of `block_tokens` consecutive positions of one sequence in ONE
+ * layer: K in front, V at v_offset. Inside K and inside V the order is head-major, so that one
+ * head's tokens are one run. Within a head the order is the backend's: KV_ORDER_CPU   K
+ * [head_dim][block_tokens] (lanes are keys), V [block_tokens][head_dim] KV_ORDER_CUDA  K
+ * [block_tokens][head_dim],                  V [block_tokens][head_dim] The block table maps
+ * [slot][layer][logical block] -> physical block; KV_BLOCK_UNMAPPED where there is none. Offsets
+ * are 64-bit: a pool may be larger than 2 GiB. */
 #ifndef TANDEM_COMMON_GEOMETRY_H
 #define TANDEM_COMMON_GEOMETRY_H
 
@@ -55,7 +57,8 @@ ON_HOST_AND_DEVICE static inline uint64_t kv_block_bytes(const struct kv_geometr
 }
 
 /* Bytes from the start of the pool to physical block `block`. */
-ON_HOST_AND_DEVICE static inline uint64_t kv_block_offset(const struct kv_geometry *g, uint32_t block)
+ON_HOST_AND_DEVICE static inline uint64_t kv_block_offset(const struct kv_geometry *g,
+                                                          uint32_t block)
 {
     return block * kv_block_bytes(g);
 }
@@ -87,7 +90,8 @@ ON_HOST_AND_DEVICE static inline uint32_t kv_v_element(const struct kv_geometry 
 }
 
 /* Blocks per layer that hold `tokens` positions. */
-ON_HOST_AND_DEVICE static inline uint32_t kv_blocks_for(const struct kv_geometry *g, uint32_t tokens)
+ON_HOST_AND_DEVICE static inline uint32_t kv_blocks_for(const struct kv_geometry *g,
+                                                        uint32_t tokens)
 {
     return tokens / g->block_tokens + (tokens % g->block_tokens != 0 ? 1u : 0u);
 }
@@ -106,19 +110,28 @@ ON_HOST_AND_DEVICE static inline uint32_t kv_token_in_block(const struct kv_geom
     return position % g->block_tokens;
 }
 
-/* Physical blocks of a pool of `pool_bytes`: a multiple of `layers`, since a logical block takes one per layer. */
+/* Physical blocks of a pool of `pool_bytes`: a multiple of `layers`, since a logical block takes
+ * one per layer. */
 ON_HOST_AND_DEVICE static inline uint64_t kv_pool_blocks(const struct kv_geometry *g,
                                                          uint64_t pool_bytes)
 {
     return pool_bytes / (kv_block_bytes(g) * g->layers) * g->layers;
 }
 
-/* Index into the block table [slot][layer][logical block]; `logical_blocks` is its innermost extent. */
+/* Index into the block table [slot][layer][logical block]; `logical_blocks` is its innermost
+ * extent. */
 ON_HOST_AND_DEVICE static inline uint64_t kv_table_index(const struct kv_geometry *g,
                                                          uint32_t logical_blocks, uint32_t slot,
                                                          uint32_t layer, uint32_t logical)
 {
     return ((uint64_t)slot * g->layers + layer) * logical_blocks + logical;
+}
+
+/* Entries of the table of `slots` slots. */
+ON_HOST_AND_DEVICE static inline uint64_t kv_table_entries(const struct kv_geometry *g,
+                                                           uint32_t logical_blocks, uint32_t slots)
+{
+    return kv_table_index(g, logical_blocks, slots, 0, 0);
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* Marks functions that the CUDA backend compiles for the device as well. Headers that use it stay in the intersection of C11 and C++17. */
+/* Marks functions that the CUDA backend compiles for the device as well. Headers that use it stay
+ * in the intersection of C11 and C++17. */
 #ifndef TANDEM_COMMON_HOST_DEVICE_H
 #define TANDEM_COMMON_HOST_DEVICE_H
 

@@ -39,7 +39,8 @@ void log_line(enum log_level level, const char *event, const char *format, ...)
     int length = vsnprintf(pairs, sizeof pairs, format, arguments);
     va_end(arguments);
     if (length > 0)
-        text_append(&line, pairs, (size_t)length < sizeof pairs ? (size_t)length : sizeof pairs - 1);
+        text_append(&line, pairs,
+                    (size_t)length < sizeof pairs ? (size_t)length : sizeof pairs - 1);
     for (size_t i = 0; i < line.length; i++)
         if ((unsigned char)storage[i] < 0x20)
             storage[i] = ' '; /* one event is one line, whatever a peer put into a value */

@@ -1,6 +1,7 @@
 /* One line per event on stderr: monotonic stamp, level, fixed event name, key=value pairs.
- * error: a human must act; warn: degraded but heals; info: life cycle, at most one line per request;
- * debug: off. Never prompt or output text. Every event name is listed in docs/OPERATIONS.md. */
+ * error: a human must act; warn: degraded but heals; info: life cycle, at most one line per
+ * request; debug: off. Never prompt or output text. Every event name is listed in
+ * docs/OPERATIONS.md. */
 #ifndef TANDEM_COMMON_LOG_H
 #define TANDEM_COMMON_LOG_H
 
@@ -18,9 +19,9 @@ void log_line(enum log_level level, const char *event, const char *format, ...)
 
 /* The level is tested before the arguments are evaluated. */
 #define log_at(level, ...) ((level) <= log_level ? log_line((level), __VA_ARGS__) : (void)0)
-#define log_error(...) log_at(LOG_LEVEL_ERROR, __VA_ARGS__)
-#define log_warn(...) log_at(LOG_LEVEL_WARN, __VA_ARGS__)
-#define log_info(...) log_at(LOG_LEVEL_INFO, __VA_ARGS__)
-#define log_debug(...) log_at(LOG_LEVEL_DEBUG, __VA_ARGS__)
+#define log_error(...)     log_at(LOG_LEVEL_ERROR, __VA_ARGS__)
+#define log_warn(...)      log_at(LOG_LEVEL_WARN, __VA_ARGS__)
+#define log_info(...)      log_at(LOG_LEVEL_INFO, __VA_ARGS__)
+#define log_debug(...)     log_at(LOG_LEVEL_DEBUG, __VA_ARGS__)
 
 #endif

@@ -1,5 +1,6 @@
 /* The one list of outcomes. Every fallible function returns one of these; STATUS_OK is zero.
- * Judges of outside input (a file, a client, the peer) also fill a `struct text` with the reason. */
+ * Judges of outside input (a file, a client, the peer) also fill a `struct text` with the reason.
+ */
 #ifndef TANDEM_COMMON_STATUS_H
 #define TANDEM_COMMON_STATUS_H
 

@@ -23,13 +23,11 @@ MAY_INCLUDE = {
     "client/cli": {"client/cli", "client", "proto", "common"},
 }
 
-# The ports of the coordinator: the only files of that folder that may touch the system. All others
-# are the core: they see time, chance and messages as arguments.
-COORDINATOR_PORTS = {"main", "config", "client_port", "worker_port", "attach_port",
-                     "tokenizer_pool"}
+# The core sees time, chance and messages as arguments: coordinator/core*.c, every module that it includes, and
+# the tokenizer. What is reached from there may use only these headers of the system.
 PURE_SYSTEM_HEADERS = {"stdalign.h", "stdatomic.h", "stdbool.h", "stddef.h", "stdint.h",
                        "stdlib.h", "string.h", "inttypes.h", "limits.h", "math.h", "float.h",
-                       "errno.h", "stdarg.h", "xxhash.h"}
+                       "errno.h", "stdarg.h", "assert.h", "xxhash.h"}
 IMPURE_COMMON = {"common/clock.h", "common/event_loop.h", "common/notify.h", "common/options.h",
                  "common/shm.h"}
 
@@ -53,19 +51,30 @@ def folder_of(path, table):
     return folder or None
 
 
-def is_core(path):
-    """Files that may make no system call: the coordinator's core and all of its tokenizer."""
-    if path.startswith("coordinator/tokenizer/"):
-        return True
-    stem = os.path.splitext(os.path.basename(path))[0]
-    return os.path.dirname(path) == "coordinator" and not is_port(stem)
+def module_of(path):
+    return os.path.splitext(path)[0]
 
 
-def is_port(stem):
-    return any(stem == port or stem.startswith(port + "_") for port in COORDINATOR_PORTS)
+def core_modules(root):
+    """Modules of the coordinator that coordinator/core*.c reaches through includes, and the tokenizer's."""
+    included, found = {}, set()
+    for path in c_source.product_files(root):
+        if path.startswith("coordinator/"):
+            targets = {module_of(t) for _, is_project, t in
+                       c_source.includes(c_source.read(root, path)) if is_project}
+            included.setdefault(module_of(path), set()).update(targets)
+    waiting = [m for m in included if m.startswith("coordinator/tokenizer/")
+               or m == "coordinator/core" or m.startswith("coordinator/core_")]
+    while waiting:
+        module = waiting.pop()
+        if module in included and module not in found:
+            found.add(module)
+            waiting += included[module]
+    return found
 
 
 def check_project_include(root, path, line, target):
+    """Direction of one include, and that it can be found."""
     if not os.path.isfile(os.path.join(root, target)):
         yield Finding(path, line, "unresolved", f'"{target}" is not a path from the root')
         return
@@ -74,20 +83,17 @@ def check_project_include(root, path, line, target):
         yield Finding(path, line, "direction", f"{home} may not include {target}")
     if path == "client/tandem.h":
         yield Finding(path, line, "public_header", "an installed header stands alone")
-    if is_core(path):
-        stem = os.path.splitext(os.path.basename(target))[0]
-        if os.path.dirname(target) == "coordinator" and is_port(stem):
-            yield Finding(path, line, "core", f"the core may not include the port {target}")
-        if target in IMPURE_COMMON:
-            yield Finding(path, line, "core", f"the core may not include {target}")
 
 
 def check_system_include(path, line, target):
     for prefix, owners in OWNERS_OF_LIBRARIES.items():
         if target.startswith(prefix) and not path.startswith(tuple(o + "/" for o in owners)):
             yield Finding(path, line, "library", f"<{target}> belongs to {', '.join(owners)}")
-    if is_core(path) and target not in PURE_SYSTEM_HEADERS:
-        yield Finding(path, line, "core", f"the core may not include <{target}>")
+
+
+def check_core_include(path, line, is_project, target):
+    if target in IMPURE_COMMON if is_project else target not in PURE_SYSTEM_HEADERS:
+        yield Finding(path, line, "core", f"the core may not include {target}")
 
 
 def check_order(path, listed):
@@ -96,10 +102,6 @@ def check_order(path, listed):
     targets = [target for _, is_project, target in listed if is_project]
     if own in targets and targets[0] != own:
         yield Finding(path, listed[0][0], "own_header_first", f'"{own}" comes first')
-
-
-def module_of(path):
-    return os.path.splitext(path)[0]
 
 
 def circles(graph):
@@ -126,11 +128,13 @@ def circles(graph):
 
 
 def check(root):
-    findings, modules, headers = [], {}, {}
+    findings, modules, headers, core = [], {}, {}, core_modules(root)
     for path in c_source.product_files(root):
         listed = c_source.includes(c_source.read(root, path))
         findings += check_order(path, listed)
         for line, is_project, target in listed:
+            if module_of(path) in core:
+                findings += check_core_include(path, line, is_project, target)
             if not is_project:
                 findings += check_system_include(path, line, target)
                 continue

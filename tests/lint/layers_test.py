@@ -59,14 +59,22 @@ class LayersTest(PlantedTree):
         self.assertEqual(self.rules(layers.check), ["circle"])
 
     def test_core_without_system_calls(self):
-        self.plant({"coordinator/core.c": "#include <unistd.h>\n",
-                    "coordinator/client_port.c": "#include <unistd.h>\n",
-                    "coordinator/client_port.h": "", "common/clock.h": "",
-                    "coordinator/blocks.c": '#include "common/clock.h"\n',
-                    "coordinator/queue.c": '#include "coordinator/client_port.h"\n'})
+        self.plant({"coordinator/core.h": "", "coordinator/queue.h": "", "common/clock.h": "",
+                    "coordinator/core.c": '#include "coordinator/core.h"\n'
+                                          '#include "coordinator/queue.h"\n',
+                    "coordinator/queue.c": '#include "coordinator/queue.h"\n'
+                                           '#include "common/clock.h"\n',
+                    "coordinator/core_outbox.c": "#include <unistd.h>\n",
+                    "coordinator/tokenizer/bpe.c": "#include <stdio.h>\n",
+                    "coordinator/main.c": '#include "coordinator/core.h"\n#include <unistd.h>\n'})
         self.assertEqual(self.found(layers.check),
-                         [("coordinator/blocks.c", "core"), ("coordinator/core.c", "core"),
-                          ("coordinator/queue.c", "core")])
+                         [("coordinator/core_outbox.c", "core"), ("coordinator/queue.c", "core"),
+                          ("coordinator/tokenizer/bpe.c", "core")])
+
+    def test_core_that_includes_a_port(self):
+        self.plant({"coordinator/client_port.h": "#include <nng/nng.h>\n",
+                    "coordinator/core.c": '#include "coordinator/client_port.h"\n'})
+        self.assertEqual(self.found(layers.check), [("coordinator/client_port.h", "core")])
 
     def test_libraries_have_one_home(self):
         self.plant({"kernels/a.c": "#include <nng/nng.h>\n", "worker/b.c": "#include <msgpack.h>\n"})

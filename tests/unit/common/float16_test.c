@@ -21,7 +21,8 @@ static void fp16_round_trip_is_exact(void **state)
     }
 }
 
-/* _Float16 of the compiler is the independent judge of rounding, over a stride of all fp32 bit patterns. */
+/* _Float16 of the compiler is the independent judge of rounding, over a stride of all fp32 bit
+ * patterns. */
 static void fp16_rounds_like_the_compiler(void **state)
 {
     (void)state;
@@ -42,7 +43,8 @@ static void bf16_rounds_to_nearest_even(void **state)
     assert_int_equal(bf16_from_float(float_from_bits(0x3f808000u)), 0x3f80u); /* tie to even */
     assert_int_equal(bf16_from_float(float_from_bits(0x3f818000u)), 0x3f82u);
     assert_int_equal(bf16_from_float(float_from_bits(0x3f808001u)), 0x3f81u);
-    assert_int_equal(bf16_from_float(float_from_bits(0x7f7fffffu)), 0x7f80u); /* overflows to infinity */
+    assert_int_equal(bf16_from_float(float_from_bits(0x7f7fffffu)),
+                     0x7f80u); /* overflows to infinity */
     assert_int_equal(bf16_from_float(float_from_bits(0x7f800001u)), 0x7fc0u); /* NaN stays NaN */
     for (uint32_t half = 0; half <= 0xffffu; half++)
         if ((half & 0x7f80u) != 0x7f80u || (half & 0x7fu) == 0)
