@@ -3,11 +3,12 @@
  *
  * A block holds the keys and values of `block_tokens` consecutive positions of one sequence in ONE
  * layer: K in front, V at v_offset. Inside K and inside V the order is head-major, so that one
- * head's tokens are one run. Within a head the order is the backend's: KV_ORDER_CPU   K
- * [head_dim][block_tokens] (lanes are keys), V [block_tokens][head_dim] KV_ORDER_CUDA  K
- * [block_tokens][head_dim],                  V [block_tokens][head_dim] The block table maps
- * [slot][layer][logical block] -> physical block; KV_BLOCK_UNMAPPED where there is none. Offsets
- * are 64-bit: a pool may be larger than 2 GiB. */
+ * head's tokens are one run. Within a head the order is the backend's:
+ *   KV_ORDER_CPU   K [head_dim][block_tokens] (lanes are keys), V [block_tokens][head_dim]
+ *   KV_ORDER_CUDA  K [block_tokens][head_dim],                  V [block_tokens][head_dim]
+ *
+ * The block table maps [slot][layer][logical block] -> physical block; KV_BLOCK_UNMAPPED where
+ * there is none. Offsets are 64-bit: a pool may be larger than 2 GiB. */
 #ifndef TANDEM_COMMON_GEOMETRY_H
 #define TANDEM_COMMON_GEOMETRY_H
 
