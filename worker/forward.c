@@ -1,0 +1,497 @@
+#include "worker/forward.h"
+
+#include "common/check.h"
+#include "kernels/rope_table.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Logits of this many rows exist at a time: a step with more samples goes through lm_head in
+ * several turns, with the same bits, instead of holding [slots][vocabulary]. */
+enum { SAMPLE_TURN_ROWS = 64, BUFFER_ALIGNMENT = 4096 };
+
+/* All pointers are backend memory inside one reservation. */
+struct buffers {
+    uint32_t *tokens; /* [row] */
+    uint32_t *positions;
+    uint32_t *slots;
+    uint32_t *row_errors;
+    float *hidden; /* [row][width] the residual stream */
+    float *normed; /* [row][width] */
+    float *q;      /* [row][heads * head_dim]; attention writes in place */
+    float *k;      /* [row][kv_dim] */
+    float *v;
+    float *gate; /* [row][ffn_width] */
+    float *up;
+    void *prepared;
+    void *attention_scratch;
+    int32_t *table;    /* [slot][layer][logical] */
+    float *rope_table; /* [position][cos, sin][head_dim / 2] */
+    /* Of one turn of samples. */
+    uint32_t *sample_rows;
+    uint32_t *sample_positions;
+    struct sampling *sampling;
+    float *sample_hidden; /* [sample][width] */
+    float *logits;        /* [sample][vocabulary] */
+    uint32_t *sampled;
+    float *logprobs;
+    uint32_t *sample_errors;
+    uint64_t *hashes;
+};
+
+struct forward {
+    struct forward_options options;
+    void *memory; /* owned */
+    uint64_t memory_bytes;
+    uint64_t attention_scratch_bytes;
+    uint32_t turn_rows; /* samples of one turn, at most */
+    struct buffers at;
+};
+
+/* Hands out a reservation piece by piece; with base NULL it only measures. */
+struct region {
+    uint8_t *base;
+    uint64_t used;
+    bool overflow;
+};
+
+static void *take(struct region *region, uint64_t count, uint64_t item_bytes)
+{
+    uint64_t bytes, end;
+    if (__builtin_mul_overflow(count, item_bytes, &bytes) ||
+        __builtin_add_overflow(region->used, bytes, &end) ||
+        __builtin_add_overflow(end, (uint64_t)BUFFER_ALIGNMENT - 1, &end)) {
+        region->overflow = true;
+        return NULL;
+    }
+    void *piece = region->base == NULL ? NULL : region->base + region->used;
+    region->used = end / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
+    return piece;
+}
+
+static uint32_t query_dim(const struct model_shape *shape)
+{
+    return shape->heads * shape->head_dim;
+}
+
+static uint32_t widest_input(const struct model_shape *shape)
+{
+    uint32_t widest = shape->width > shape->ffn_width ? shape->width : shape->ffn_width;
+    return widest > query_dim(shape) ? widest : query_dim(shape);
+}
+
+static void place_buffers(struct forward *forward, struct region *region)
+{
+    const struct forward_options *options = &forward->options;
+    const struct model_shape *shape = &options->model->shape;
+    struct backend *backend = options->backend;
+    uint64_t rows = options->rows, turn = forward->turn_rows;
+    uint64_t query = query_dim(shape), key = kv_dim(&options->pool->geometry);
+    forward->at = (struct buffers){
+        .tokens = take(region, rows, sizeof(uint32_t)),
+        .positions = take(region, rows, sizeof(uint32_t)),
+        .slots = take(region, rows, sizeof(uint32_t)),
+        .row_errors = take(region, rows, sizeof(uint32_t)),
+        .hidden = take(region, rows * shape->width, sizeof(float)),
+        .normed = take(region, rows * shape->width, sizeof(float)),
+        .q = take(region, rows * query, sizeof(float)),
+        .k = take(region, rows * key, sizeof(float)),
+        .v = take(region, rows * key, sizeof(float)),
+        .gate = take(region, rows * shape->ffn_width, sizeof(float)),
+        .up = take(region, rows * shape->ffn_width, sizeof(float)),
+        .prepared = take(
+            region,
+            backend->operations->prepared_bytes(backend, options->rows, widest_input(shape)), 1),
+        .attention_scratch = take(region, forward->attention_scratch_bytes, 1),
+        .table = take(
+            region,
+            kv_table_index(&options->pool->geometry, options->logical_blocks, options->slots, 0, 0),
+            sizeof(int32_t)),
+        .rope_table = take(region, (uint64_t)options->context * shape->head_dim, sizeof(float)),
+        .sample_rows = take(region, turn, sizeof(uint32_t)),
+        .sample_positions = take(region, turn, sizeof(uint32_t)),
+        .sampling = take(region, turn, sizeof(struct sampling)),
+        .sample_hidden = take(region, turn * shape->width, sizeof(float)),
+        .logits = take(region, turn * shape->vocabulary, sizeof(float)),
+        .sampled = take(region, turn, sizeof(uint32_t)),
+        .logprobs = take(region, turn, sizeof(float)),
+        .sample_errors = take(region, turn, sizeof(uint32_t)),
+        .hashes = take(region, turn, sizeof(uint64_t)),
+    };
+}
+
+static enum status fill_rope_table(struct forward *forward)
+{
+    const struct model_shape *shape = &forward->options.model->shape;
+    struct backend *backend = forward->options.backend;
+    const struct rope_parameters parameters = {
+        .theta = shape->rope_base,
+        .rotary_dims = shape->head_dim,
+        .positions = forward->options.context,
+        .frequency_factors = shape->rope_factor,
+    };
+    size_t bytes = rope_table_elements(&parameters) * sizeof(float);
+    float *host = malloc(bytes);
+    if (host == NULL)
+        return STATUS_OUT_OF_MEMORY;
+    rope_table_fill(&parameters, host);
+    backend->operations->upload(backend, forward->at.rope_table, host, bytes);
+    free(host);
+    return STATUS_OK;
+}
+
+static enum status check_options(const struct forward_options *options, struct text *why)
+{
+    const struct model_shape *shape = &options->model->shape;
+    const struct kv_geometry *pool = &options->pool->geometry;
+    if (pool->layers != shape->layers || pool->kv_heads != shape->kv_heads ||
+        pool->head_dim != shape->head_dim || pool->order != options->backend->kv_order) {
+        text_set(why, "the KV pool was made for another model or backend");
+        return STATUS_INVALID;
+    }
+    if (options->context == 0 || options->context > shape->context || options->rows == 0 ||
+        options->samples == 0 || options->slots == 0 ||
+        options->logical_blocks < kv_blocks_for(pool, options->context)) {
+        text_set(why,
+                 "%" PRIu32 " slots of %" PRIu32 " positions in %" PRIu32 " blocks, %" PRIu32
+                 " rows: the model has %" PRIu32 " positions",
+                 options->slots, options->context, options->logical_blocks, options->rows,
+                 shape->context);
+        return STATUS_INVALID;
+    }
+    return STATUS_OK;
+}
+
+enum status forward_open(const struct forward_options *options, struct forward **out_forward,
+                         struct text *why)
+{
+    enum status status = check_options(options, why);
+    if (status != STATUS_OK)
+        return status;
+    struct forward *forward = calloc(1, sizeof *forward);
+    if (forward == NULL)
+        return STATUS_OUT_OF_MEMORY;
+    struct backend *backend = options->backend;
+    const struct model_shape *shape = &options->model->shape;
+    forward->options = *options;
+    forward->turn_rows = options->samples < SAMPLE_TURN_ROWS ? options->samples : SAMPLE_TURN_ROWS;
+    forward->attention_scratch_bytes = backend->operations->attention_scratch_bytes(
+        backend, options->rows, shape->heads, shape->head_dim, options->context);
+    struct region measure = {0};
+    place_buffers(forward, &measure);
+    forward->memory_bytes = measure.used;
+    status = measure.overflow
+                 ? STATUS_OUT_OF_MEMORY
+                 : backend->operations->memory_reserve(backend, measure.used, &forward->memory);
+    if (status == STATUS_OK) {
+        struct region region = {.base = forward->memory};
+        place_buffers(forward, &region);
+        status = fill_rope_table(forward);
+    }
+    if (status != STATUS_OK) {
+        text_set(why, "cannot reserve the buffers of a step of %" PRIu32 " rows: %s", options->rows,
+                 status_text(status));
+        forward_close(forward);
+        return status;
+    }
+    *out_forward = forward;
+    return STATUS_OK;
+}
+
+void forward_close(struct forward *forward)
+{
+    if (forward == NULL)
+        return;
+    struct backend *backend = forward->options.backend;
+    backend->operations->memory_release(backend, forward->memory, forward->memory_bytes);
+    free(forward);
+}
+
+void forward_map_blocks(struct forward *forward, const struct block_run *run)
+{
+    struct kv_pool *pool = forward->options.pool;
+    CHECK(run->slot < forward->options.slots && run->layer < pool->geometry.layers &&
+          run->first_logical + run->count <= forward->options.logical_blocks);
+    for (uint32_t i = 0; i < run->count; i++) {
+        CHECK(run->blocks[i] >= 0 && (uint32_t)run->blocks[i] < pool->blocks);
+        if (forward->options.poison_blocks)
+            kv_pool_poison(pool, (uint32_t)run->blocks[i]);
+    }
+    struct backend *backend = forward->options.backend;
+    uint64_t index = kv_table_index(&pool->geometry, forward->options.logical_blocks, run->slot,
+                                    run->layer, run->first_logical);
+    backend->operations->upload(backend, forward->at.table + index, run->blocks,
+                                run->count * sizeof *run->blocks);
+}
+
+static struct kv_view view_of(const struct forward *forward)
+{
+    return (struct kv_view){
+        .geometry = forward->options.pool->geometry,
+        .pool = forward->options.pool->memory,
+        .table = forward->at.table,
+        .logical_blocks = forward->options.logical_blocks,
+    };
+}
+
+static void norm(const struct forward *forward, const float *input, const float *weight,
+                 uint32_t rows, float *output)
+{
+    const struct model_shape *shape = &forward->options.model->shape;
+    forward->options.backend->operations->rmsnorm(forward->options.backend,
+                                                  &(struct rmsnorm_args){
+                                                      .input = input,
+                                                      .weight = weight,
+                                                      .rows = rows,
+                                                      .columns = shape->width,
+                                                      .epsilon = shape->norm_epsilon,
+                                                      .output = output,
+                                                  });
+}
+
+/* Rounds `input` once and multiplies it with up to three matrices. */
+static void multiply(const struct forward *forward, const float *input, uint32_t rows,
+                     const struct matmul_part *parts, uint32_t part_count)
+{
+    struct backend *backend = forward->options.backend;
+    struct matmul_args args = {
+        .input = input,
+        .prepared = forward->at.prepared,
+        .rows = rows,
+        .columns = parts[0].matrix->columns,
+        .part_count = part_count,
+    };
+    for (uint32_t i = 0; i < part_count; i++)
+        args.parts[i] = parts[i];
+    backend->operations->prepare(backend, &(struct prepare_args){
+                                              .input = input,
+                                              .rows = rows,
+                                              .columns = args.columns,
+                                              .output = forward->at.prepared,
+                                          });
+    backend->operations->matmul(backend, &args);
+}
+
+static void rotate(const struct forward *forward, float *values, uint32_t rows, uint32_t heads)
+{
+    const struct model_shape *shape = &forward->options.model->shape;
+    forward->options.backend->operations->rope(forward->options.backend,
+                                               &(struct rope_args){
+                                                   .values = values,
+                                                   .positions = forward->at.positions,
+                                                   .table = forward->at.rope_table,
+                                                   .rows = rows,
+                                                   .heads = heads,
+                                                   .head_dim = shape->head_dim,
+                                                   .rotary_dims = shape->head_dim,
+                                               });
+}
+
+static void add_to_hidden(const struct forward *forward, const float *addend, uint32_t rows)
+{
+    forward->options.backend->operations->add(forward->options.backend,
+                                              &(struct add_args){
+                                                  .accumulator = forward->at.hidden,
+                                                  .addend = addend,
+                                                  .rows = rows,
+                                                  .columns = forward->options.model->shape.width,
+                                              });
+}
+
+/* Keys and values go into the pool before the attention reads it, those of the chunk included. */
+static void attend(const struct forward *forward, uint32_t layer_index, uint32_t rows)
+{
+    const struct model_shape *shape = &forward->options.model->shape;
+    const struct layer_weights *layer = &forward->options.model->weights.layer[layer_index];
+    const struct buffers *at = &forward->at;
+    struct backend *backend = forward->options.backend;
+    const struct row_places places = {.positions = at->positions, .slots = at->slots};
+    norm(forward, at->hidden, layer->attention_norm, rows, at->normed);
+    const struct matmul_part inputs[] = {{layer->q, at->q}, {layer->k, at->k}, {layer->v, at->v}};
+    multiply(forward, at->normed, rows, inputs, 3);
+    rotate(forward, at->q, rows, shape->heads);
+    rotate(forward, at->k, rows, shape->kv_heads);
+    backend->operations->kv_write(backend, &(struct kv_write_args){
+                                               .keys = at->k,
+                                               .values = at->v,
+                                               .places = places,
+                                               .rows = rows,
+                                               .layer = layer_index,
+                                               .kv = view_of(forward),
+                                               .row_errors = at->row_errors,
+                                           });
+    backend->operations->attention(backend, &(struct attention_args){
+                                                .queries = at->q,
+                                                .places = places,
+                                                .rows = rows,
+                                                .layer = layer_index,
+                                                .heads = shape->heads,
+                                                .kv = view_of(forward),
+                                                .scratch = at->attention_scratch,
+                                                .scratch_bytes = forward->attention_scratch_bytes,
+                                                .output = at->q,
+                                            });
+    const struct matmul_part output = {layer->attention_output, at->normed};
+    multiply(forward, at->q, rows, &output, 1);
+    add_to_hidden(forward, at->normed, rows);
+}
+
+static void feed_forward(const struct forward *forward, uint32_t layer_index, uint32_t rows)
+{
+    const struct layer_weights *layer = &forward->options.model->weights.layer[layer_index];
+    const struct buffers *at = &forward->at;
+    struct backend *backend = forward->options.backend;
+    norm(forward, at->hidden, layer->ffn_norm, rows, at->normed);
+    const struct matmul_part inputs[] = {{layer->gate, at->gate}, {layer->up, at->up}};
+    multiply(forward, at->normed, rows, inputs, 2);
+    backend->operations->silu_mul(backend, &(struct silu_mul_args){
+                                               .gate = at->gate,
+                                               .up = at->up,
+                                               .rows = rows,
+                                               .columns = forward->options.model->shape.ffn_width,
+                                               .output = at->gate,
+                                           });
+    const struct matmul_part output = {layer->down, at->normed};
+    multiply(forward, at->gate, rows, &output, 1);
+    add_to_hidden(forward, at->normed, rows);
+}
+
+enum status forward_layers(struct forward *forward, const struct batch *batch, uint32_t *out_errors)
+{
+    const struct forward_options *options = &forward->options;
+    const struct buffers *at = &forward->at;
+    struct backend *backend = options->backend;
+    uint32_t rows = batch->row_count;
+    CHECK(rows > 0 && rows <= options->rows);
+    uint64_t bytes = rows * sizeof(uint32_t);
+    memset(out_errors, 0, bytes);
+    backend->operations->upload(backend, at->tokens, batch->tokens, bytes);
+    backend->operations->upload(backend, at->positions, batch->positions, bytes);
+    backend->operations->upload(backend, at->slots, batch->slots, bytes);
+    backend->operations->upload(backend, at->row_errors, out_errors, bytes);
+    options->pool->touched = true;
+    backend->operations->embed(backend, &(struct embed_args){
+                                            .table = options->model->weights.embedding,
+                                            .tokens = at->tokens,
+                                            .rows = rows,
+                                            .output = at->hidden,
+                                        });
+    for (uint32_t layer = 0; layer < options->model->shape.layers; layer++) {
+        attend(forward, layer, rows);
+        feed_forward(forward, layer, rows);
+        if (options->progress != NULL)
+            options->progress(options->progress_context, layer + 1);
+    }
+    return backend->operations->download(backend, out_errors, at->row_errors, bytes);
+}
+
+/* Logits of samples first .. first + count - 1 of the batch into the turn's buffer. */
+static void compute_logits(const struct forward *forward, const struct batch *batch, uint32_t first,
+                           uint32_t count)
+{
+    const struct model *model = forward->options.model;
+    const struct buffers *at = &forward->at;
+    struct backend *backend = forward->options.backend;
+    CHECK(count <= forward->turn_rows);
+    backend->operations->upload(backend, at->sample_rows, batch->sample_rows + first,
+                                count * sizeof *batch->sample_rows);
+    backend->operations->gather(backend, &(struct gather_args){
+                                             .input = at->hidden,
+                                             .rows_taken = at->sample_rows,
+                                             .rows = count,
+                                             .columns = model->shape.width,
+                                             .output = at->sample_hidden,
+                                         });
+    norm(forward, at->sample_hidden, model->weights.output_norm, count, at->sample_hidden);
+    const struct matmul_part output = {model->weights.output, at->logits};
+    multiply(forward, at->sample_hidden, count, &output, 1);
+}
+
+static enum status sample_turn(const struct forward *forward, const struct batch *batch,
+                               uint32_t first, uint32_t count, struct forward_sample *out_samples)
+{
+    const struct model_shape *shape = &forward->options.model->shape;
+    const struct buffers *at = &forward->at;
+    struct backend *backend = forward->options.backend;
+    const struct backend_operations *operations = backend->operations;
+    uint32_t tokens[SAMPLE_TURN_ROWS], errors[SAMPLE_TURN_ROWS] = {0};
+    float logprobs[SAMPLE_TURN_ROWS];
+    uint64_t hashes[SAMPLE_TURN_ROWS] = {0};
+    operations->upload(backend, at->sampling, batch->sampling + first,
+                       count * sizeof *batch->sampling);
+    operations->upload(backend, at->sample_positions, batch->sample_positions + first,
+                       count * sizeof *batch->sample_positions);
+    operations->upload(backend, at->sample_errors, errors, count * sizeof *errors);
+    operations->sample(backend, &(struct sample_args){
+                                    .logits = at->logits,
+                                    .sampling = at->sampling,
+                                    .positions = at->sample_positions,
+                                    .rows = count,
+                                    .columns = shape->vocabulary,
+                                    .vocabulary = shape->tokens,
+                                    .tokens = at->sampled,
+                                    .logprobs = at->logprobs,
+                                    .row_errors = at->sample_errors,
+                                });
+    enum status status = STATUS_OK;
+    if (forward->options.hash_logits) {
+        operations->hash(backend, &(struct hash_args){
+                                      .values = at->logits,
+                                      .rows = count,
+                                      .columns = shape->vocabulary,
+                                      .hashes = at->hashes,
+                                  });
+        status = operations->download(backend, hashes, at->hashes, count * sizeof *hashes);
+    }
+    if (status == STATUS_OK)
+        status = operations->download(backend, tokens, at->sampled, count * sizeof *tokens);
+    if (status == STATUS_OK)
+        status = operations->download(backend, logprobs, at->logprobs, count * sizeof *logprobs);
+    if (status == STATUS_OK)
+        status = operations->download(backend, errors, at->sample_errors, count * sizeof *errors);
+    for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
+        out_samples[i] = (struct forward_sample){
+            .token = tokens[i],
+            .logprob = logprobs[i],
+            .errors = errors[i],
+            .logits_hash = hashes[i],
+        };
+    return status;
+}
+
+enum status forward_samples(struct forward *forward, const struct batch *batch,
+                            struct forward_sample *out_samples)
+{
+    CHECK(batch->sample_count <= forward->options.samples);
+    for (uint32_t first = 0; first < batch->sample_count;) {
+        uint32_t left = batch->sample_count - first;
+        uint32_t count = left < forward->turn_rows ? left : forward->turn_rows;
+        compute_logits(forward, batch, first, count);
+        enum status status = sample_turn(forward, batch, first, count, out_samples + first);
+        if (status != STATUS_OK)
+            return status;
+        first += count;
+    }
+    return STATUS_OK;
+}
+
+enum status forward_logits(struct forward *forward, const struct batch *batch, uint32_t first,
+                           uint32_t count, float *out_logits)
+{
+    struct backend *backend = forward->options.backend;
+    uint64_t columns = forward->options.model->shape.vocabulary;
+    CHECK(first <= batch->sample_count && count <= batch->sample_count - first);
+    for (uint32_t done = 0; done < count;) {
+        uint32_t left = count - done;
+        uint32_t turn = left < forward->turn_rows ? left : forward->turn_rows;
+        compute_logits(forward, batch, first + done, turn);
+        enum status status =
+            backend->operations->download(backend, out_logits + done * columns, forward->at.logits,
+                                          turn * columns * sizeof *out_logits);
+        if (status != STATUS_OK)
+            return status;
+        done += turn;
+    }
+    return STATUS_OK;
+}
