@@ -22,9 +22,16 @@ struct bpe_scratch {
     uint64_t heap[2 * BPE_SCRATCH_BYTES_MAX];
 };
 
-/* Writes the tokens of the piece to out_tokens, which has room for `length` of them; how many in
- * out_count. Bytes without a token are left out. STATUS_OK or STATUS_OUT_OF_MEMORY. */
+/* Ids in memory of the caller. */
+struct token_list {
+    uint32_t *tokens;
+    size_t capacity;
+    size_t count;
+};
+
+/* Appends the tokens of the piece; bytes without a token are left out. STATUS_OK; STATUS_TOO_LARGE
+ * if they do not fit; STATUS_OUT_OF_MEMORY. */
 MUST_USE enum status bpe_encode(const struct vocabulary *vocabulary, struct bpe_scratch *scratch,
-                                struct byte_view piece, uint32_t *out_tokens, size_t *out_count);
+                                struct byte_view piece, struct token_list *out);
 
 #endif

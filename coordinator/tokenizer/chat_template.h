@@ -53,14 +53,10 @@ MUST_USE enum status chat_template_recognise(struct byte_view text,
                                              const struct vocabulary *vocabulary,
                                              struct chat_template *out_template, struct text *why);
 
-/* Bytes and segments that chat_template_render() needs for these messages. */
-void chat_template_measure(const struct chat_template *chat_template,
-                           const struct chat_message *messages, size_t message_count,
-                           enum chat_ending ending, size_t *out_bytes, size_t *out_segments);
-
-/* Renders into memory of the caller, whose `bytes`, `segments` and capacities are set.
- * STATUS_INVALID (no message, too many, or a role that is none; `why` names the message),
- * STATUS_TOO_LARGE. */
+/* Renders into memory of the caller: `bytes`, `segments` and the capacities are set before, the
+ * lengths are set here. STATUS_INVALID (no message, too many, a role that is none or a content that
+ * is no UTF-8; `why` names the message). STATUS_TOO_LARGE if it does not fit: the lengths then say
+ * what it takes, so a first call without memory measures. */
 MUST_USE enum status chat_template_render(const struct chat_template *chat_template,
                                           const struct chat_message *messages, size_t message_count,
                                           enum chat_ending ending, struct chat_rendering *rendering,

@@ -7,6 +7,8 @@
 #include "common/text.h"
 #include "coordinator/tokenizer/vocabulary.h"
 
+#include <stdbool.h>
+
 enum {
     STOP_STRINGS_MAX = 16,
     STOP_STRING_BYTES_MAX = 64,
@@ -31,9 +33,15 @@ struct stop_progress {
     uint8_t matched[STOP_STRINGS_MAX];
 };
 
-/* One more byte. Returns the number of bytes at the end of the text that may begin a stop; the
- * longest stop that ends here, if any, has its number in out_stop (else STOP_STRINGS_MAX) and the
- * text must not be continued. */
+/* Whether a stop begins with this byte. */
+static inline bool stop_set_may_begin(const struct stop_set *stops, uint8_t byte)
+{
+    return (stops->begins[byte / 8] >> byte % 8 & 1) != 0;
+}
+
+/* One more byte of a text that no stop has ended yet. Returns how many bytes at the end of the text
+ * may begin a stop (a whole one, if it ends here). The number of the longest stop that ends here in
+ * out_stop, else STOP_STRINGS_MAX. */
 uint32_t stop_set_advance(const struct stop_set *stops, struct stop_progress *progress,
                           uint8_t byte, uint32_t *out_stop);
 

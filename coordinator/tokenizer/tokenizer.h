@@ -7,6 +7,7 @@
 #include "common/gguf.h"
 #include "coordinator/tokenizer/bpe.h"
 #include "coordinator/tokenizer/chat_template.h"
+#include "coordinator/tokenizer/pieces.h"
 #include "coordinator/tokenizer/pretokenizer.h"
 #include "coordinator/tokenizer/special_tokens.h"
 #include "coordinator/tokenizer/vocabulary.h"
@@ -16,21 +17,15 @@ struct tokenizer {
     struct vocabulary vocabulary;            /* owned */
     const struct pretokenizer *pretokenizer; /* static */
     struct special_tokens specials;          /* owned */
+    struct pieces pieces;                    /* owned */
     struct chat_template
         chat_template; /* kind CHAT_TEMPLATE_NONE: chats are refused with chat_refusal */
     struct reason chat_refusal;
 };
 
-/* One per thread, about 350 KB; zeroed memory is a valid one. */
+/* One per thread, 28 KB; zeroed memory is a valid one. */
 struct tokenizer_scratch {
     struct bpe_scratch bpe;
-};
-
-/* Ids in memory of the caller. */
-struct token_list {
-    uint32_t *tokens;
-    size_t capacity;
-    size_t count;
 };
 
 /* STATUS_UNSUPPORTED (tokenizer or splitting rule unknown, by name), STATUS_BAD_FILE,

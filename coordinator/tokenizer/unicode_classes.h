@@ -1,6 +1,7 @@
-/* Character classes as Hugging Face's `tokenizers` has them: what the splitting rules of pretokenizers ask about.
- * The tables are generated from that library itself (make_unicode_classes.py), since regex engines differ in their
- * Unicode version and in what counts as a space. */
+/* Character classes as Hugging Face's `tokenizers` has them: what the splitting rules of
+ * pretokenizers ask about. The tables are generated from that library itself
+ * (make_unicode_classes.py), since regex engines differ in their Unicode version and in what counts
+ * as a space. */
 #ifndef TANDEM_COORDINATOR_TOKENIZER_UNICODE_CLASSES_H
 #define TANDEM_COORDINATOR_TOKENIZER_UNICODE_CLASSES_H
 

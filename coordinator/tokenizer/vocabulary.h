@@ -8,6 +8,7 @@
 #include "common/arena.h"
 #include "common/status.h"
 #include "common/text.h"
+#include "coordinator/tokenizer/byte_table.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,6 +61,12 @@ struct vocabulary_merge {
     uint32_t token;
 };
 
+struct vocabulary_merge_slot {
+    uint64_t pair; /* left token above, right token below */
+    struct vocabulary_merge merge;
+    /* merge.rank == VOCABULARY_NO_TOKEN: free slot */
+};
+
 struct vocabulary_special {
     struct byte_view text; /* owned by the vocabulary */
     uint32_t token;
@@ -82,14 +89,16 @@ struct vocabulary {
     bool add_begin_token;
     uint32_t end_tokens[VOCABULARY_END_TOKENS_MAX];
     uint32_t end_token_count;
-    bool results_unique; /* no token is the result of two merges */
-    uint32_t piece_token_bytes_max;
-    struct vocabulary_tables *tables; /* hash tables, private */
+    bool results_unique;          /* no token is the result of two merges */
+    const uint32_t *merge_tokens; /* [merge_count] result of each merge */
+    struct vocabulary_merge_slot *merge_slots;
+    uint32_t merge_shift;      /* 64 - log2 of the number of slots */
+    struct byte_table normals; /* bytes of normal tokens -> id */
 };
 
 enum token_trait {
     TOKEN_TRAIT_WHOLE_CHARACTERS = 1 << 0, /* its bytes are well-formed UTF-8 by themselves */
-    TOKEN_TRAIT_WHOLE_PIECE = 1 << 1,      /* merging its bytes gives this token alone */
+    TOKEN_TRAIT_MERGED = 1 << 1,           /* the result of a merge */
 };
 
 /* STATUS_BAD_FILE with the token or merge at fault in `why`, STATUS_TOO_LARGE or
@@ -101,8 +110,7 @@ void vocabulary_free(struct vocabulary *vocabulary);
 /* Bytes that token `token` (< token_count, CHECKed) adds to a text; empty for control tokens. */
 struct byte_view vocabulary_token_bytes(const struct vocabulary *vocabulary, uint32_t token);
 
-/* Token that a whole text of exactly these bytes is in the model's list, VOCABULARY_NO_TOKEN if
- * none; normal tokens only. */
+/* Normal token of exactly these bytes, VOCABULARY_NO_TOKEN if none. */
 uint32_t vocabulary_find(const struct vocabulary *vocabulary, const char *bytes, size_t length);
 
 /* Control or user-defined token of exactly this text, VOCABULARY_NO_TOKEN if none. */
