@@ -14,9 +14,8 @@ enum exit_code {
     EXIT_CODE_IO = 74,            /* write or sync failed */
     EXIT_CODE_TEMPORARY = 75,     /* fenced, device busy, out of memory at start: try again */
     EXIT_CODE_PERMISSION = 77,    /* path, socket or peer not permitted */
-    EXIT_CODE_CONFIGURATION =
-        78, /* refused by name: model, version, arithmetic, run directory busy */
-    EXIT_CODE_INTERRUPTED = 130, /* client: Ctrl-C */
+    EXIT_CODE_CONFIGURATION = 78, /* refused by name: model, version, arithmetic, busy directory */
+    EXIT_CODE_INTERRUPTED = 130,  /* client: Ctrl-C */
 };
 
 #endif

@@ -1,8 +1,64 @@
 #!/usr/bin/env bash
-# README command two: installs what the tests need, builds, runs them.
+# README command two: installs what the tests need, fetches the model, builds, runs the tests.
+#
+# usage: test.sh [all|quick|release|asan|tsan]
+#   quick    release build, the tests of less than a minute
+#   release  release build, all tests
+#   asan     address and undefined-behaviour sanitizers: all tests but those of speed
+#   tsan     thread sanitizer: the tests with threads of ours
+#   all      release, asan, tsan (the default; what CI runs)
 set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/places.sh"
+
+part=${1:-all}
+case $part in
+all) parts=(release asan tsan) ;;
+quick | release | asan | tsan) parts=("$part") ;;
+*) fail $EXIT_USAGE "unknown part $part; there are all, quick, release, asan, tsan." ;;
+esac
+trap 'fail $EXIT_INTERRUPTED "interrupted; run it again to go on."' INT TERM
+
+cd "$tree"
+[ -w . ] || fail $EXIT_PERMISSION "cannot write to $tree: give it to $(id -un) or work in a copy of your own."
 deploy/install-deps.sh --tests
-cmake --preset release
-cmake --build --preset release
-ctest --preset release -j "$(nproc)"
+TANDEM_TEST_MODEL=$(deploy/fetch-model.sh)
+export TANDEM_TEST_MODEL
+need_space "$tree" 1500 "the builds"
+
+# build PRESET: quiet unless it fails.
+build() {
+    local log=build/$1.log
+    mkdir -p build
+    if ! { cmake --preset "$1" -DTANDEM_TESTS=ON && cmake --build --preset "$1"; } > "$log" 2>&1; then
+        grep -E -A 5 'error|FAILED|warning' "$log" | head -n 60 >&2 || tail -n 20 "$log" >&2
+        fail $EXIT_SYSTEM "the $1 build failed, see build/$1.log."
+    fi
+}
+
+# run PRESET CTEST-ARGUMENT...
+run() {
+    local preset=$1 began=$SECONDS
+    shift
+    echo "== $preset: building"
+    build "$preset"
+    echo "== $preset: built in $((SECONDS - began)) s, testing"
+    began=$SECONDS
+    ctest --preset "$preset" -j "$(nproc)" --progress "$@"
+    echo "== $preset: tested in $((SECONDS - began)) s"
+}
+
+for part in "${parts[@]}"; do
+    case $part in
+    quick) run release -L quick ;;
+    release) run release ;;
+    asan)
+        ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
+            UBSAN_OPTIONS=print_stacktrace=1 run asan -LE speed -E '^(lint|deploy)[.]'
+        ;;
+    tsan)
+        # What lies inside libnng is not ours to judge.
+        TSAN_OPTIONS=suppressions=$tree/tests/support/tsan.supp:second_deadlock_stack=1 \
+            run tsan -L threads
+        ;;
+    esac
+done
