@@ -65,7 +65,7 @@ static bool is_role_byte(char byte)
            byte == '-';
 }
 
-static enum status judge_message(const struct chat_message *message, size_t index, struct text *why)
+static enum status judge_message(const struct chat_turn *message, size_t index, struct text *why)
 {
     bool named = message->role.length >= 1 && message->role.length <= CHAT_ROLE_BYTES_MAX;
     for (size_t i = 0; named && i < message->role.length; i++)
@@ -85,8 +85,7 @@ static enum status judge_message(const struct chat_message *message, size_t inde
     return STATUS_OK;
 }
 
-static enum status judge(const struct chat_message *messages, size_t message_count,
-                         struct text *why)
+static enum status judge(const struct chat_turn *messages, size_t message_count, struct text *why)
 {
     if (message_count == 0 || message_count > CHAT_MESSAGES_MAX) {
         text_set(why, "messages has %zu entries; 1 to %d are allowed", message_count,
@@ -137,7 +136,7 @@ static void put_message(const struct chat_template *chat_template, struct byte_v
 }
 
 enum status chat_template_render(const struct chat_template *chat_template,
-                                 const struct chat_message *messages, size_t message_count,
+                                 const struct chat_turn *messages, size_t message_count,
                                  enum chat_ending ending, struct chat_rendering *rendering,
                                  struct text *why)
 {

@@ -28,7 +28,7 @@ struct chat_template {
 /* Whether the text ends where the assistant's answer begins. */
 enum chat_ending { CHAT_ENDS_WITH_MESSAGE, CHAT_ENDS_WITH_ANSWER_BEGUN };
 
-struct chat_message {
+struct chat_turn {
     struct byte_view role;    /* 1 to CHAT_ROLE_BYTES_MAX of a-z, 0-9, '_' and '-' */
     struct byte_view content; /* UTF-8 */
 };
@@ -58,7 +58,7 @@ MUST_USE enum status chat_template_recognise(struct byte_view text,
  * is no UTF-8; `why` names the message). STATUS_TOO_LARGE if it does not fit: the lengths then say
  * what it takes, so a first call without memory measures. */
 MUST_USE enum status chat_template_render(const struct chat_template *chat_template,
-                                          const struct chat_message *messages, size_t message_count,
+                                          const struct chat_turn *messages, size_t message_count,
                                           enum chat_ending ending, struct chat_rendering *rendering,
                                           struct text *why);
 

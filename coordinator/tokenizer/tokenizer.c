@@ -180,7 +180,7 @@ static enum status take_rendering(struct arena *arena, struct chat_rendering *re
 
 enum status tokenizer_encode_chat(const struct tokenizer *tokenizer,
                                   struct tokenizer_scratch *scratch,
-                                  const struct chat_message *messages, size_t message_count,
+                                  const struct chat_turn *messages, size_t message_count,
                                   struct token_list *out, struct text *why)
 {
     const struct chat_template *chat_template = &tokenizer->chat_template;

@@ -58,8 +58,7 @@ MUST_USE enum status tokenizer_encode_prompt(const struct tokenizer *tokenizer,
  * is not known (`why` says so), and the refusals of chat_template_render(). */
 MUST_USE enum status tokenizer_encode_chat(const struct tokenizer *tokenizer,
                                            struct tokenizer_scratch *scratch,
-                                           const struct chat_message *messages,
-                                           size_t message_count, struct token_list *out,
-                                           struct text *why);
+                                           const struct chat_turn *messages, size_t message_count,
+                                           struct token_list *out, struct text *why);
 
 #endif
