@@ -6,14 +6,14 @@
 #include "proto/limits.h"
 
 /* clang-format off */
-#define ENVELOPE_FIELDS(X) \
-    X(2, instance, ID128, none, REQUIRED, 0, 0, "of the coordinator") \
-    X(3, epoch, U64, none, REQUIRED, 1, UINT64_MAX, "of this attachment")
+#define ENVELOPE_FIELDS(X, T) \
+    X(T, 2, instance, ID128, none, REQUIRED, 0, 0, "of the coordinator") \
+    X(T, 3, epoch, U64, none, REQUIRED, 1, UINT64_MAX, "of this attachment")
 
 /* Layout 1: one column for each member of a row. */
-#define ROWS_FIELDS(X) \
-    X(5, layout, U32, none, REQUIRED, 1, 1, "version of the columns") \
-    X(6, rows, U32, none, REQUIRED, 0, LIMIT_SLOTS, "values of each column")
+#define ROWS_FIELDS(X, T) \
+    X(T, 5, layout, U32, none, REQUIRED, 1, 1, "version of the columns") \
+    X(T, 6, rows, U32, none, REQUIRED, 0, LIMIT_SLOTS, "values of each column")
 /* clang-format on */
 
 enum { ROWS_LAYOUT = 1 };

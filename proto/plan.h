@@ -38,19 +38,23 @@ struct plan {
     struct plan_row rows[LIMIT_SLOTS];
 };
 
-/* Fields of the message: X(key, name, TYPE, of, PRESENCE, minimum, maximum, text). */
+/* Fields of the message: X(T, key, name, TYPE, of, PRESENCE, minimum, maximum, text). */
 /* clang-format off */
-#define WORKER_PLAN_FIELDS(X) \
-    ENVELOPE_FIELDS(X) \
-    X(4, step, U64, none, REQUIRED, 1, UINT64_MAX, "1, 2, 3 ... of the epoch") \
-    ROWS_FIELDS(X) \
-    X(7, slot, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "row of the block table") \
-    X(8, generation, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the slot") \
-    X(9, first_position, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "absolute index of the first input token") \
-    X(10, count, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "input tokens") \
-    X(11, flags, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "1: sample; 2: the input is the last sample of the slot")
+#define WORKER_PLAN_FIELDS(X, T) \
+    ENVELOPE_FIELDS(X, T) \
+    X(T, 4, step, U64, none, REQUIRED, 1, UINT64_MAX, "1, 2, 3 ... of the epoch") \
+    ROWS_FIELDS(X, T) \
+    X(T, 7, slot, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "row of the block table") \
+    X(T, 8, generation, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the slot") \
+    X(T, 9, first_position, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "absolute index of the first input token") \
+    X(T, 10, count, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "input tokens") \
+    X(T, 11, flags, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "1: sample; 2: the input is the last sample of the slot")
 
-struct worker_plan { WORKER_PLAN_FIELDS(WIRE_MEMBER) };
+/* X(number, struct, member, name, FIELDS, text) */
+#define WORKER_PLAN_MESSAGE(X) \
+    X(1, worker_plan, plan, "plan", WORKER_PLAN_FIELDS, "Coordinator: compute one step.")
+
+struct worker_plan { WORKER_PLAN_FIELDS(WIRE_MEMBER, worker_plan) };
 /* clang-format on */
 extern const struct wire_table worker_plan_table;
 

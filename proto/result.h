@@ -30,29 +30,33 @@ struct result_row {
     uint64_t logits_hash; /* XXH3-64 of the row's fp32 logits; meaningful with has_logits_hash */
 };
 
-/* Fields of the message: X(key, name, TYPE, of, PRESENCE, minimum, maximum, text). */
+/* Fields of the message: X(T, key, name, TYPE, of, PRESENCE, minimum, maximum, text). */
 /* clang-format off */
-#define WORKER_TIMINGS_FIELDS(X) \
-    X(1, wait_ns, U64, none, DEFAULT, 0, UINT64_MAX, "plan received to step begun") \
-    X(2, check_ns, U64, none, DEFAULT, 0, UINT64_MAX, "validation and copies") \
-    X(3, compute_ns, U64, none, DEFAULT, 0, UINT64_MAX, "forward pass") \
-    X(4, sample_ns, U64, none, DEFAULT, 0, UINT64_MAX, "sampling")
+#define WORKER_TIMINGS_FIELDS(X, T) \
+    X(T, 1, wait_ns, U64, none, DEFAULT, 0, UINT64_MAX, "plan received to step begun") \
+    X(T, 2, check_ns, U64, none, DEFAULT, 0, UINT64_MAX, "validation and copies") \
+    X(T, 3, compute_ns, U64, none, DEFAULT, 0, UINT64_MAX, "forward pass") \
+    X(T, 4, sample_ns, U64, none, DEFAULT, 0, UINT64_MAX, "sampling")
 
-#define WORKER_RESULT_FIELDS(X) \
-    ENVELOPE_FIELDS(X) \
-    X(4, step, U64, none, REQUIRED, 1, UINT64_MAX, "of the plan") \
-    ROWS_FIELDS(X) \
-    X(7, slot, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the plan's row") \
-    X(8, generation, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the plan's row") \
-    X(9, position, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "absolute index of the sampled token") \
-    X(10, token, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "sampled") \
-    X(11, logprob, COLUMN_F32, none, REQUIRED, 0, LIMIT_SLOTS, "log-softmax of the raw logits") \
-    X(12, flags, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "1: a logit was not finite") \
-    X(13, logits_hash, COLUMN_U64, none, OPTIONAL, 0, LIMIT_SLOTS, "XXH3-64 of the row's fp32 logits, for debugging") \
-    X(14, timings, GROUP, worker_timings, REQUIRED, 0, 0, "of the step")
+#define WORKER_RESULT_FIELDS(X, T) \
+    ENVELOPE_FIELDS(X, T) \
+    X(T, 4, step, U64, none, REQUIRED, 1, UINT64_MAX, "of the plan") \
+    ROWS_FIELDS(X, T) \
+    X(T, 7, slot, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the plan's row") \
+    X(T, 8, generation, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "of the plan's row") \
+    X(T, 9, position, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "absolute index of the sampled token") \
+    X(T, 10, token, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "sampled") \
+    X(T, 11, logprob, COLUMN_F32, none, REQUIRED, 0, LIMIT_SLOTS, "log-softmax of the raw logits") \
+    X(T, 12, flags, COLUMN_U32, none, REQUIRED, 0, LIMIT_SLOTS, "1: a logit was not finite") \
+    X(T, 13, logits_hash, COLUMN_U64, none, OPTIONAL, 0, LIMIT_SLOTS, "XXH3-64 of the row's fp32 logits, for debugging") \
+    X(T, 14, timings, GROUP, worker_timings, REQUIRED, 0, 0, "of the step")
 
-struct worker_timings { WORKER_TIMINGS_FIELDS(WIRE_MEMBER) };
-struct worker_result { WORKER_RESULT_FIELDS(WIRE_MEMBER) };
+/* X(number, struct, member, name, FIELDS, text) */
+#define WORKER_RESULT_MESSAGE(X) \
+    X(17, worker_result, result, "result", WORKER_RESULT_FIELDS, "Worker: one step is done.")
+
+struct worker_timings { WORKER_TIMINGS_FIELDS(WIRE_MEMBER, worker_timings) };
+struct worker_result { WORKER_RESULT_FIELDS(WIRE_MEMBER, worker_result) };
 /* clang-format on */
 extern const struct wire_table worker_timings_table, worker_result_table;
 

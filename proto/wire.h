@@ -44,6 +44,7 @@ struct wire_tokens {
     const uint8_t *bytes;
     uint32_t count;
     bool packed;
+    uint32_t encoded_bytes; /* of an array */
 };
 
 /* One column of a plan or result: `count` little-endian values, unaligned. Read with memcpy. */
@@ -97,8 +98,8 @@ enum wire_type {
  */
 enum wire_presence { WIRE_REQUIRED = 1, WIRE_OPTIONAL, WIRE_DEFAULT };
 
-/* Members of a message struct, from X(key, name, TYPE, of, PRESENCE, minimum, maximum, text). `of`
- * is the enum, group or item struct, `none` for other types. */
+/* Members of a message struct, from X(T, key, name, TYPE, of, PRESENCE, minimum, maximum, text).
+ * `of` is the enum, group or item struct, `none` for other types. */
 #define WIRE_C_BOOL(of)       bool
 #define WIRE_C_U32(of)        uint32_t
 #define WIRE_C_U64(of)        uint64_t
@@ -119,8 +120,13 @@ enum wire_presence { WIRE_REQUIRED = 1, WIRE_OPTIONAL, WIRE_DEFAULT };
 #define WIRE_HAS_REQUIRED(name)
 #define WIRE_HAS_OPTIONAL(name) bool has_##name;
 #define WIRE_HAS_DEFAULT(name)
-#define WIRE_MEMBER(key, name, TYPE, of, PRESENCE, minimum, maximum, text)                         \
+#define WIRE_MEMBER(T, key, name, TYPE, of, PRESENCE, minimum, maximum, text)                      \
     WIRE_HAS_##PRESENCE(name) WIRE_C_##TYPE(of) name;
+
+/* From a list of messages, X(number, struct, member, name, FIELDS, text). */
+#define WIRE_DECLARE_TABLE(number, tag, member, name, FIELDS, text)                                \
+    extern const struct wire_table tag##_table;
+#define WIRE_UNION_MEMBER(number, tag, member, name, FIELDS, text) struct tag member;
 
 /* Members of an enum, from X(enumerator, number, name, text). Number 0 is UNKNOWN. */
 #define WIRE_ENUM_MEMBER(enumerator, number, name, text) enumerator = (number),
@@ -160,6 +166,9 @@ struct wire_table {
     const struct wire_field *fields;
 };
 
+/* Items of lists are small, groups are not nested deeply, a bit of 64 tells which fields came. */
+enum { WIRE_ITEM_BYTES_MAX = 256, WIRE_LEVELS_MAX = 5, WIRE_FIELDS_MAX = 64 };
+
 /* Key of `type` in every message; the keys of a table start at 2. */
 enum { WIRE_KEY_TYPE = 1 };
 
@@ -172,6 +181,9 @@ struct wire_family {
     const struct wire_table *const *tables;
     uint32_t count;
 };
+
+/* The table with this number, which must be one of the family's. */
+const struct wire_table *wire_family_table(const struct wire_family *family, uint32_t number);
 
 /* Name of an enum number, "unknown" if there is none. */
 const char *wire_enum_name(const struct wire_enum *names, uint32_t number);

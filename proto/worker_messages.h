@@ -15,7 +15,7 @@
 
 /* clang-format off */
 
-/* ---- Attach: X(key, name, TYPE, of, PRESENCE, minimum, maximum, text) ---- */
+/* ---- Attach: X(T, key, name, TYPE, of, PRESENCE, minimum, maximum, text) ---- */
 
 #define ATTACH_REFUSAL_LIST(X) \
     X(ATTACH_REFUSAL_VERSION, 1, "version", "no common protocol version, or another layout of the shared memory") \
@@ -32,45 +32,45 @@
 
 enum attach_refusal { ATTACH_REFUSAL_UNKNOWN = 0, ATTACH_REFUSAL_LIST(WIRE_ENUM_MEMBER) };
 
-#define ATTACH_GEOMETRY_FIELDS(X) \
-    X(1, layers, U32, none, REQUIRED, 1, LIMIT_LAYERS, "layers") \
-    X(2, kv_heads, U32, none, REQUIRED, 1, LIMIT_KV_HEADS, "key and value heads") \
-    X(3, head_dim, U32, none, REQUIRED, 1, LIMIT_HEAD_DIM_MAX, "elements of a head") \
-    X(4, block_tokens, U32, none, REQUIRED, 1, LIMIT_BLOCK_TOKENS_MAX, "positions of a block") \
-    X(5, type, U32, none, REQUIRED, 1, UINT32_MAX, "enum kv_type") \
-    X(6, order, U32, none, REQUIRED, 1, UINT32_MAX, "enum kv_order")
+#define ATTACH_GEOMETRY_FIELDS(X, T) \
+    X(T, 1, layers, U32, none, REQUIRED, 1, LIMIT_LAYERS, "layers") \
+    X(T, 2, kv_heads, U32, none, REQUIRED, 1, LIMIT_KV_HEADS, "key and value heads") \
+    X(T, 3, head_dim, U32, none, REQUIRED, 1, LIMIT_HEAD_DIM_MAX, "elements of a head") \
+    X(T, 4, block_tokens, U32, none, REQUIRED, 1, LIMIT_BLOCK_TOKENS_MAX, "positions of a block") \
+    X(T, 5, type, U32, none, REQUIRED, 1, UINT32_MAX, "enum kv_type") \
+    X(T, 6, order, U32, none, REQUIRED, 1, UINT32_MAX, "enum kv_order")
 
-#define ATTACH_HELLO_FIELDS(X) \
-    X(2, version_min, U32, none, REQUIRED, 1, UINT32_MAX, "oldest protocol version it speaks") \
-    X(3, version_max, U32, none, REQUIRED, 1, UINT32_MAX, "newest") \
-    X(4, layout, U64, none, REQUIRED, 0, UINT64_MAX, "fingerprint of all shared layouts") \
-    X(5, build, TEXT, none, REQUIRED, 0, LIMIT_NAME_BYTES, "version of the program, for logs") \
-    X(6, backend, TEXT, none, REQUIRED, 1, LIMIT_NAME_BYTES, "for logs") \
-    X(7, arithmetic, TEXT, none, REQUIRED, 1, LIMIT_NAME_BYTES, "names the bits, such as cpu-1-f16") \
-    X(8, metadata_hash, ID128, none, REQUIRED, 0, 0, "of hyperparameters, vocabulary and tensor directory") \
-    X(9, tensor_hash, ID128, none, REQUIRED, 0, 0, "of the tensor bytes") \
-    X(10, geometry, GROUP, attach_geometry, REQUIRED, 0, 0, "of the KV cache") \
-    X(11, blocks, U64, none, REQUIRED, 1, LIMIT_POOL_BLOCKS, "physical blocks of its pool") \
-    X(12, slots, U32, none, REQUIRED, 1, UINT32_MAX, "it can serve") \
-    X(13, context, U32, none, REQUIRED, 1, UINT32_MAX, "positions of a slot it can serve") \
-    X(14, vocabulary, U32, none, REQUIRED, 1, LIMIT_VOCABULARY, "tokens of the tokenizer") \
-    X(15, step_tokens, U32, none, REQUIRED, 1, UINT32_MAX, "input tokens of one plan it can serve") \
-    X(16, pid, U64, none, REQUIRED, 0, UINT64_MAX, "as it sees itself, for logs") \
-    X(17, start_time, U64, none, REQUIRED, 0, UINT64_MAX, "of its process")
+#define ATTACH_HELLO_FIELDS(X, T) \
+    X(T, 2, version_min, U32, none, REQUIRED, 1, UINT32_MAX, "oldest protocol version it speaks") \
+    X(T, 3, version_max, U32, none, REQUIRED, 1, UINT32_MAX, "newest") \
+    X(T, 4, layout, U64, none, REQUIRED, 0, UINT64_MAX, "fingerprint of all shared layouts") \
+    X(T, 5, build, TEXT, none, REQUIRED, 0, LIMIT_NAME_BYTES, "version of the program, for logs") \
+    X(T, 6, backend, TEXT, none, REQUIRED, 1, LIMIT_NAME_BYTES, "for logs") \
+    X(T, 7, arithmetic, TEXT, none, REQUIRED, 1, LIMIT_NAME_BYTES, "names the bits, such as cpu-1-f16") \
+    X(T, 8, metadata_hash, ID128, none, REQUIRED, 0, 0, "of hyperparameters, vocabulary and tensor directory") \
+    X(T, 9, tensor_hash, ID128, none, REQUIRED, 0, 0, "of the tensor bytes") \
+    X(T, 10, geometry, GROUP, attach_geometry, REQUIRED, 0, 0, "of the KV cache") \
+    X(T, 11, blocks, U64, none, REQUIRED, 1, LIMIT_POOL_BLOCKS, "physical blocks of its pool") \
+    X(T, 12, slots, U32, none, REQUIRED, 1, UINT32_MAX, "it can serve") \
+    X(T, 13, context, U32, none, REQUIRED, 1, UINT32_MAX, "positions of a slot it can serve") \
+    X(T, 14, vocabulary, U32, none, REQUIRED, 1, LIMIT_VOCABULARY, "tokens of the tokenizer") \
+    X(T, 15, step_tokens, U32, none, REQUIRED, 1, UINT32_MAX, "input tokens of one plan it can serve") \
+    X(T, 16, pid, U64, none, REQUIRED, 0, UINT64_MAX, "as it sees itself, for logs") \
+    X(T, 17, start_time, U64, none, REQUIRED, 0, UINT64_MAX, "of its process")
 
-#define ATTACH_ATTACH_FIELDS(X) \
-    X(2, instance, ID128, none, REQUIRED, 0, 0, "of the coordinator") \
-    X(3, epoch, U64, none, REQUIRED, 1, UINT64_MAX, "of this attachment") \
-    X(4, version, U32, none, REQUIRED, 1, UINT32_MAX, "protocol version to speak") \
-    X(5, url, TEXT, none, REQUIRED, 1, LIMIT_URL_BYTES, "nng address of this epoch")
+#define ATTACH_ATTACH_FIELDS(X, T) \
+    X(T, 2, instance, ID128, none, REQUIRED, 0, 0, "of the coordinator") \
+    X(T, 3, epoch, U64, none, REQUIRED, 1, UINT64_MAX, "of this attachment") \
+    X(T, 4, version, U32, none, REQUIRED, 1, UINT32_MAX, "protocol version to speak") \
+    X(T, 5, url, TEXT, none, REQUIRED, 1, LIMIT_URL_BYTES, "nng address of this epoch")
 
-#define ATTACH_STANDBY_FIELDS(X) \
-    X(2, instance, ID128, none, REQUIRED, 0, 0, "of the coordinator") \
-    X(3, position, U32, none, REQUIRED, 1, LIMIT_STANDBY_WORKERS, "1: the next to be promoted")
+#define ATTACH_STANDBY_FIELDS(X, T) \
+    X(T, 2, instance, ID128, none, REQUIRED, 0, 0, "of the coordinator") \
+    X(T, 3, position, U32, none, REQUIRED, 1, LIMIT_STANDBY_WORKERS, "1: the next to be promoted")
 
-#define ATTACH_REFUSED_FIELDS(X) \
-    X(2, reason, ENUM, attach_refusal, REQUIRED, 0, 0, "what does not fit") \
-    X(3, message, TEXT, none, REQUIRED, 0, LIMIT_ERROR_MESSAGE_BYTES, "both values, and what to do")
+#define ATTACH_REFUSED_FIELDS(X, T) \
+    X(T, 2, reason, ENUM, attach_refusal, REQUIRED, 0, 0, "what does not fit") \
+    X(T, 3, message, TEXT, none, REQUIRED, 0, LIMIT_ERROR_MESSAGE_BYTES, "both values, and what to do")
 
 #define ATTACH_REQUEST_LIST(X) \
     X(1, attach_hello, hello, "hello", ATTACH_HELLO_FIELDS, "Worker; with its sealed segment as descriptor.")
@@ -89,50 +89,52 @@ enum attach_refusal { ATTACH_REFUSAL_UNKNOWN = 0, ATTACH_REFUSAL_LIST(WIRE_ENUM_
 
 enum worker_fatal_reason { WORKER_FATAL_UNKNOWN = 0, WORKER_FATAL_LIST(WIRE_ENUM_MEMBER) };
 
-#define WORKER_DRAIN_FIELDS(X) ENVELOPE_FIELDS(X)
+#define WORKER_DRAIN_FIELDS(X, T) ENVELOPE_FIELDS(X, T)
 
-#define WORKER_READY_FIELDS(X) ENVELOPE_FIELDS(X)
+#define WORKER_READY_FIELDS(X, T) ENVELOPE_FIELDS(X, T)
 
-#define WORKER_REFUSED_FIELDS(X) \
-    ENVELOPE_FIELDS(X) \
-    X(4, step, U64, none, REQUIRED, 0, UINT64_MAX, "of the refused plan; 0 if it could not be read") \
-    X(5, row, U32, none, OPTIONAL, 0, LIMIT_SLOTS - 1, "index of the row to blame; absent: none") \
-    X(6, reason, ENUM, plan_refusal, REQUIRED, 0, 0, "what is wrong") \
-    X(7, message, TEXT, none, REQUIRED, 0, LIMIT_ERROR_MESSAGE_BYTES, "value and bound")
+#define WORKER_REFUSED_FIELDS(X, T) \
+    ENVELOPE_FIELDS(X, T) \
+    X(T, 4, step, U64, none, REQUIRED, 0, UINT64_MAX, "of the refused plan; 0 if it could not be read") \
+    X(T, 5, row, U32, none, OPTIONAL, 0, LIMIT_SLOTS - 1, "index of the row to blame; absent: none") \
+    X(T, 6, reason, ENUM, plan_refusal, REQUIRED, 0, 0, "what is wrong") \
+    X(T, 7, message, TEXT, none, REQUIRED, 0, LIMIT_ERROR_MESSAGE_BYTES, "value and bound")
 
-#define WORKER_DRAINED_FIELDS(X) \
-    ENVELOPE_FIELDS(X) \
-    X(4, step, U64, none, REQUIRED, 0, UINT64_MAX, "last step answered; no result follows")
+#define WORKER_DRAINED_FIELDS(X, T) \
+    ENVELOPE_FIELDS(X, T) \
+    X(T, 4, step, U64, none, REQUIRED, 0, UINT64_MAX, "last step answered; no result follows")
 
-#define WORKER_FATAL_FIELDS(X) \
-    ENVELOPE_FIELDS(X) \
-    X(4, reason, ENUM, worker_fatal_reason, REQUIRED, 0, 0, "what failed") \
-    X(5, message, TEXT, none, REQUIRED, 0, LIMIT_ERROR_MESSAGE_BYTES, "one sentence")
+#define WORKER_FATAL_FIELDS(X, T) \
+    ENVELOPE_FIELDS(X, T) \
+    X(T, 4, reason, ENUM, worker_fatal_reason, REQUIRED, 0, 0, "what failed") \
+    X(T, 5, message, TEXT, none, REQUIRED, 0, LIMIT_ERROR_MESSAGE_BYTES, "one sentence")
 
-#define WORKER_ORDER_LIST(X) \
-    X(1, worker_plan, plan, "plan", WORKER_PLAN_FIELDS, "Coordinator: compute one step.") \
+/* The messages of plan and result stand in their headers. */
+#define WORKER_DRAIN_MESSAGE(X) \
     X(2, worker_drain, drain, "drain", WORKER_DRAIN_FIELDS, "Coordinator: finish the plans at hand, answer drained, leave.")
-
-#define WORKER_REPORT_LIST(X) \
-    X(16, worker_ready, ready, "ready", WORKER_READY_FIELDS, "Worker: plans may come.") \
-    X(17, worker_result, result, "result", WORKER_RESULT_FIELDS, "Worker: one step is done.") \
+#define WORKER_READY_MESSAGE(X) \
+    X(16, worker_ready, ready, "ready", WORKER_READY_FIELDS, "Worker: plans may come.")
+#define WORKER_END_MESSAGES(X) \
     X(18, worker_refused, refused, "refused", WORKER_REFUSED_FIELDS, "Worker: the plan is wrong; the epoch is over.") \
     X(19, worker_drained, drained, "drained", WORKER_DRAINED_FIELDS, "Worker: nothing follows.") \
     X(20, worker_fatal, fatal, "fatal", WORKER_FATAL_FIELDS, "Worker: it is about to exit.")
 
+#define WORKER_ORDER_LIST(X) WORKER_PLAN_MESSAGE(X) WORKER_DRAIN_MESSAGE(X)
+#define WORKER_REPORT_LIST(X) WORKER_READY_MESSAGE(X) WORKER_RESULT_MESSAGE(X) WORKER_END_MESSAGES(X)
+
 /* ---- Structs ---- */
 
-struct attach_geometry { ATTACH_GEOMETRY_FIELDS(WIRE_MEMBER) };
-struct attach_hello { ATTACH_HELLO_FIELDS(WIRE_MEMBER) };
-struct attach_attach { ATTACH_ATTACH_FIELDS(WIRE_MEMBER) };
-struct attach_standby { ATTACH_STANDBY_FIELDS(WIRE_MEMBER) };
-struct attach_refused { ATTACH_REFUSED_FIELDS(WIRE_MEMBER) };
+struct attach_geometry { ATTACH_GEOMETRY_FIELDS(WIRE_MEMBER, attach_geometry) };
+struct attach_hello { ATTACH_HELLO_FIELDS(WIRE_MEMBER, attach_hello) };
+struct attach_attach { ATTACH_ATTACH_FIELDS(WIRE_MEMBER, attach_attach) };
+struct attach_standby { ATTACH_STANDBY_FIELDS(WIRE_MEMBER, attach_standby) };
+struct attach_refused { ATTACH_REFUSED_FIELDS(WIRE_MEMBER, attach_refused) };
 
-struct worker_drain { WORKER_DRAIN_FIELDS(WIRE_MEMBER) };
-struct worker_ready { WORKER_READY_FIELDS(WIRE_MEMBER) };
-struct worker_refused { WORKER_REFUSED_FIELDS(WIRE_MEMBER) };
-struct worker_drained { WORKER_DRAINED_FIELDS(WIRE_MEMBER) };
-struct worker_fatal { WORKER_FATAL_FIELDS(WIRE_MEMBER) };
+struct worker_drain { WORKER_DRAIN_FIELDS(WIRE_MEMBER, worker_drain) };
+struct worker_ready { WORKER_READY_FIELDS(WIRE_MEMBER, worker_ready) };
+struct worker_refused { WORKER_REFUSED_FIELDS(WIRE_MEMBER, worker_refused) };
+struct worker_drained { WORKER_DRAINED_FIELDS(WIRE_MEMBER, worker_drained) };
+struct worker_fatal { WORKER_FATAL_FIELDS(WIRE_MEMBER, worker_fatal) };
 
 /* clang-format on */
 
@@ -215,6 +217,11 @@ MUST_USE enum status worker_report_encode(const struct worker_report *report, ui
                                           size_t capacity, size_t *out_bytes);
 
 extern const struct wire_enum attach_refusal_enum, worker_fatal_reason_enum;
+ATTACH_REQUEST_LIST(WIRE_DECLARE_TABLE)
+ATTACH_ANSWER_LIST(WIRE_DECLARE_TABLE)
+WORKER_ORDER_LIST(WIRE_DECLARE_TABLE)
+WORKER_REPORT_LIST(WIRE_DECLARE_TABLE)
+extern const struct wire_table attach_geometry_table;
 extern const struct wire_family attach_request_family, attach_answer_family, worker_order_family,
     worker_report_family;
 
