@@ -9,8 +9,8 @@ A mutant is caught when its test fails or the compiler refuses it; the unchanged
 Exit 0: every mutant was caught.
 """
 import argparse
-import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,10 +54,19 @@ class Copy:
         copy_tree(self.tree)
         subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja",
                         "-DCMAKE_BUILD_TYPE=Release"], check=True, stdout=subprocess.DEVNULL)
-        listing = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"],
-                                 capture_output=True, text=True, check=True).stdout
-        self.commands = {test["name"]: test.get("command", []) for test in
-                         json.loads(listing)["tests"]}
+        self.commands = self.read_commands()
+
+    def read_commands(self):
+        """{test: words of its command line}, from the files that CMake writes: before the first build ctest
+        itself does not tell."""
+        commands = {}
+        for folder, _, names in os.walk(self.build):
+            if "CTestTestfile.cmake" in names:
+                with open(os.path.join(folder, "CTestTestfile.cmake"), encoding="utf-8") as file:
+                    for match in re.finditer(r"^add_test\((\S+) (.*)\)$", file.read(), re.MULTILINE):
+                        name = re.sub(r'^(\[=\[|")|(\]=\]|")$', "", match.group(1))
+                        commands[name] = re.findall(r'"([^"]*)"', match.group(2))
+        return commands
 
     def targets(self, test):
         """What to build for a test: each program of this build that its command line names; all when none
