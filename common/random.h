@@ -27,6 +27,13 @@ ON_HOST_AND_DEVICE static inline uint32_t random_below(struct random *random, ui
     return (uint32_t)(((random_next(random) >> 32) * bound) >> 32);
 }
 
+/* Constants of Philox4x32-10, for implementations that compute several blocks at once. */
+#define PHILOX_ROUNDS 10
+#define PHILOX_MULTIPLIER_0 0xD2511F53u
+#define PHILOX_MULTIPLIER_1 0xCD9E8D57u
+#define PHILOX_STEP_0 0x9E3779B9u
+#define PHILOX_STEP_1 0xBB67AE85u
+
 struct philox_block {
     uint32_t word[4];
 };
@@ -36,15 +43,15 @@ ON_HOST_AND_DEVICE static inline struct philox_block philox(uint64_t key, uint32
                                                             uint32_t c2, uint32_t c3)
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        uint64_t p0 = (uint64_t)PHILOX_MULTIPLIER_0 * c0, p1 = (uint64_t)PHILOX_MULTIPLIER_1 * c2;
         uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c1 = (uint32_t)p1;
         c3 = (uint32_t)p0;
         c0 = n0;
         c2 = n2;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        k0 += PHILOX_STEP_0;
+        k1 += PHILOX_STEP_1;
     }
     struct philox_block block = {{c0, c1, c2, c3}};
     return block;

@@ -28,6 +28,8 @@ enum weight_type {
 enum {
     QUANTIZED_BLOCK_WEIGHTS = 32, /* columns of a quantized matrix are a multiple of it */
     MATMUL_PARTS_MAX = 3,
+    HEAD_DIM_UNIT = 8,            /* head_dim is a multiple of it ... */
+    HEAD_DIM_MAX = 256,           /* ... and at most this */
     ATTENTION_TILE_KEYS = 64,     /* part of the arithmetic: one softmax rescale per tile */
     ATTENTION_SEGMENT_KEYS = 256, /* part of the arithmetic: one merge per segment */
 };

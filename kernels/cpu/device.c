@@ -1,0 +1,132 @@
+#include "kernels/cpu/device.h"
+
+#include "kernels/cpu/memory.h"
+
+#include <cpuid.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum status cpu_memory_reserve(struct backend *backend, uint64_t bytes, void **out_memory)
+{
+    (void)backend;
+    return memory_map(bytes, out_memory);
+}
+
+static void cpu_memory_release(struct backend *backend, void *memory, uint64_t bytes)
+{
+    (void)backend;
+    memory_unmap(memory, bytes);
+}
+
+static void cpu_memory_discard(struct backend *backend, void *memory, uint64_t bytes)
+{
+    (void)backend;
+    memory_drop(memory, bytes);
+}
+
+static void cpu_upload(struct backend *backend, void *memory, const void *host, uint64_t bytes)
+{
+    (void)backend;
+    memcpy(memory, host, bytes);
+}
+
+static enum status cpu_download(struct backend *backend, void *host, const void *memory,
+                                uint64_t bytes)
+{
+    (void)backend;
+    memcpy(host, memory, bytes);
+    return STATUS_OK;
+}
+
+static void cpu_close(struct backend *backend)
+{
+    struct cpu_backend *cpu = cpu_backend_of(backend);
+    pool_close(cpu->pool);
+    free(cpu);
+}
+
+static const struct backend_operations cpu_operations = {
+    .memory_reserve = cpu_memory_reserve,
+    .memory_release = cpu_memory_release,
+    .memory_discard = cpu_memory_discard,
+    .upload = cpu_upload,
+    .download = cpu_download,
+    .matrix_load = cpu_matrix_load,
+    .matrix_free = cpu_matrix_free,
+    .prepared_bytes = cpu_prepared_bytes,
+    .attention_scratch_bytes = cpu_attention_scratch_bytes,
+    .embed = cpu_embed,
+    .gather = cpu_gather,
+    .rmsnorm = cpu_rmsnorm,
+    .prepare = cpu_prepare,
+    .matmul = cpu_matmul,
+    .rope = cpu_rope,
+    .kv_write = cpu_kv_write,
+    .attention = cpu_attention,
+    .add = cpu_add,
+    .silu_mul = cpu_silu_mul,
+    .sample = cpu_sample,
+    .hash = cpu_hash,
+    .close = cpu_close,
+};
+
+/* __builtin_cpu_supports() also asks whether the system saves the wide registers; clang 14 does not know F16C there. */
+static bool has_avx2(void)
+{
+    unsigned eax, ebx, ecx, edx;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+static const struct cpu_kernels *choose_kernels(uint32_t isa, struct text *why)
+{
+    if (isa == CPU_ISA_PLAIN)
+        return &cpu_kernels_plain;
+    if (has_avx2())
+        return &cpu_kernels_avx2;
+    if (isa == CPU_ISA_AUTO)
+        return &cpu_kernels_plain;
+    text_set(why, "this processor has no AVX2 with FMA and F16C");
+    return NULL;
+}
+
+static uint32_t usable_processors(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return 1;
+    int count = CPU_COUNT(&set);
+    return count >= 1 ? (uint32_t)count : 1;
+}
+
+enum status cpu_open(const struct backend_options *options, struct backend **out_backend,
+                     struct text *why)
+{
+    const struct cpu_kernels *kernels = choose_kernels(options->cpu_isa, why);
+    if (kernels == NULL)
+        return STATUS_UNSUPPORTED;
+    uint32_t threads = options->threads != 0 ? options->threads : usable_processors();
+    threads = threads < POOL_THREADS_MAX ? threads : POOL_THREADS_MAX;
+    struct cpu_backend *cpu = calloc(1, sizeof *cpu);
+    if (cpu == NULL) {
+        text_set(why, "out of memory");
+        return STATUS_OUT_OF_MEMORY;
+    }
+    enum status status = pool_open(threads, &cpu->pool);
+    if (status != STATUS_OK) {
+        text_set(why, "cannot start %u threads: %s", threads, status_text(status));
+        free(cpu);
+        return status;
+    }
+    cpu->kernels = kernels;
+    cpu->base = (struct backend){
+        .operations = &cpu_operations,
+        .kind = BACKEND_CPU,
+        .kv_order = KV_ORDER_CPU,
+        .name = kernels->name,
+        .threads = threads,
+    };
+    *out_backend = &cpu->base;
+    return STATUS_OK;
+}

@@ -1,0 +1,114 @@
+/* The inner loops that exist once per instruction set, and the table that picks a set. Every entry
+ * gives the same bits in every table; plain C is the reference. Operations whose loops the compiler
+ * vectorizes well enough in plain C (rope, add, gather, embed) have no entry. */
+#ifndef TANDEM_KERNELS_CPU_KERNELS_H
+#define TANDEM_KERNELS_CPU_KERNELS_H
+
+#include "kernels/ops.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A row rounded for quantized weights, per block of 32: x = scale * q. */
+struct prepared_row {
+    int16_t *q;        /* [columns] */
+    float *scale;      /* [block] */
+    float *scaled_sum; /* [block] scale * (sum of q), rounded once */
+    int32_t *sum;      /* [block] sum of q */
+};
+
+/* One panel of 16 weight rows times a few activation rows. */
+struct matmul_share {
+    uint32_t columns;
+    uint32_t rows;           /* 1 to MATMUL_TILE_ROWS */
+    const float *input;      /* [row][columns], for float weights */
+    const uint8_t *prepared; /* records of prepared_row_at(), for quantized weights; both from the
+                                tile's first row on */
+    float *output;           /* [row][16] */
+};
+
+enum { MATMUL_TILE_ROWS = 128, MATMUL_FEW_ROWS = 3 };
+
+/* `few` reads the packed weights once per row and is meant for up to MATMUL_FEW_ROWS rows, `many`
+ * unpacks them once. */
+typedef void (*matmul_panel)(const void *panel, const struct matmul_share *share);
+
+struct matmul_kernels {
+    matmul_panel few, many;
+};
+
+/* One query row, one kv head, up to ATTENTION_HEADS_TOGETHER of its query heads, one segment of
+ * keys. */
+enum { ATTENTION_HEADS_TOGETHER = 4, ATTENTION_GROUP_KEYS = 8, ATTENTION_LANES = 16 };
+
+struct attention_share {
+    const float *queries; /* [head][head_dim] */
+    uint32_t heads;       /* 1 to ATTENTION_HEADS_TOGETHER */
+    uint32_t head_dim;
+    uint32_t keys;       /* 1 to ATTENTION_SEGMENT_KEYS, from the segment's start on */
+    uint32_t type;       /* enum kv_type */
+    uint32_t key_stride; /* elements from one dim to the next in a block's K: block_tokens */
+    float scale;         /* log2(e) / sqrt(head_dim) */
+    /* For each group of 8 keys that holds one of `keys`: K at (dim 0, first key), V at (first key,
+     * dim 0). */
+    const void *group_keys[ATTENTION_SEGMENT_KEYS / ATTENTION_GROUP_KEYS];
+    const void *group_values[ATTENTION_SEGMENT_KEYS / ATTENTION_GROUP_KEYS];
+    float *partial; /* [head][attention_partial_floats(head_dim)] */
+};
+
+/* State of one query head after some keys: O[head_dim], then the largest scaled score and the sum
+ * of the probabilities, relative to it. Padded to whole vectors. */
+static inline uint32_t attention_partial_floats(uint32_t head_dim)
+{
+    return head_dim + ATTENTION_GROUP_KEYS;
+}
+
+static inline uint32_t attention_maximum_at(uint32_t head_dim)
+{
+    return head_dim;
+}
+
+static inline uint32_t attention_sum_at(uint32_t head_dim)
+{
+    return head_dim + 1;
+}
+
+struct kv_row_share {
+    const float *input; /* [head_dim] */
+    uint32_t head_dim;
+    uint32_t type;   /* enum kv_type */
+    uint32_t stride; /* elements between two dims in the pool */
+    void *output;
+};
+
+struct cpu_kernels {
+    const char *name; /* of the backend, for logs */
+    void (*rmsnorm_row)(const float *input, const float *weight, uint32_t columns, float epsilon,
+                        float *output);
+    void (*prepare_row)(const float *input, uint32_t columns, const struct prepared_row *output);
+    void (*silu_mul_row)(const float *gate, const float *up, uint32_t columns, float *output);
+    struct matmul_kernels matmul[WEIGHT_TYPE_COUNT]; /* by enum weight_type */
+    /* false: a value is not finite in the pool's type (it is written all the same). */
+    bool (*kv_write_row)(const struct kv_row_share *share);
+    void (*attention_segment)(const struct attention_share *share);
+    /* Adds the state of the next segment to the state of the ones before it. */
+    void (*attention_merge)(const float *segment, uint32_t head_dim, float *state);
+    /* output[dim] = O[dim] / sum */
+    void (*attention_finish)(const float *state, uint32_t head_dim, float *output);
+    /* Largest of `count` values and the lowest index that has it; false where one is not finite. */
+    bool (*sample_scan)(const float *logits, uint32_t count, float *out_largest,
+                        uint32_t *out_index);
+    /* output[i] = exp((logits[i] - largest) * sharpness) */
+    void (*sample_probabilities)(const float *logits, uint32_t count, float largest,
+                                 float sharpness, float *output);
+    /* Sum of round(probability * 2^40). */
+    uint64_t (*sample_weight_sum)(const float *probabilities, uint32_t count);
+    /* Exponential variates of ids first_id.. (a multiple of 4), keyed by (seed, position, id). */
+    void (*sample_exponentials)(uint64_t seed, uint32_t position, uint32_t first_id, uint32_t count,
+                                double *output);
+};
+
+extern const struct cpu_kernels cpu_kernels_plain;
+extern const struct cpu_kernels cpu_kernels_avx2;
+
+#endif

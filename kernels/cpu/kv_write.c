@@ -1,0 +1,78 @@
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/plain.h"
+#include "kernels/cpu/rounding.h"
+
+#include "common/check.h"
+#include "common/float16.h"
+
+bool kv_write_row_plain(const struct kv_row_share *share)
+{
+    bool finite = true;
+    for (uint32_t dim = 0; dim < share->head_dim; dim++) {
+        uint64_t element = (uint64_t)dim * share->stride;
+        float value = share->input[dim];
+        if (share->type == KV_TYPE_F16) {
+            uint16_t half = fp16_from_float(value);
+            ((uint16_t *)share->output)[element] = half;
+            finite = finite && (half & 0x7c00u) != 0x7c00u;
+        } else {
+            ((float *)share->output)[element] = value;
+            finite = finite && fabsf(value) <= FINITE_MAX;
+        }
+    }
+    return finite;
+}
+
+struct kv_write_job {
+    const struct kv_write_args *args;
+    const struct cpu_kernels *kernels;
+};
+
+/* Writes K and V of one row; false where a value does not fit the pool's type. */
+static bool write_row(const struct kv_write_job *job, uint32_t row)
+{
+    const struct kv_write_args *args = job->args;
+    const struct kv_geometry *g = &args->kv.geometry;
+    uint32_t position = args->places.positions[row];
+    uint32_t token = position % g->block_tokens;
+    int32_t block =
+        args->kv.table[kv_table_index(g, args->kv.logical_blocks, args->places.slots[row],
+                                      args->layer, position / g->block_tokens)];
+    CHECK(block >= 0);
+    bool finite = true;
+    for (uint32_t head = 0; head < g->kv_heads; head++) {
+        uint64_t input = (uint64_t)row * kv_dim(g) + head * g->head_dim;
+        struct kv_row_share share = {.head_dim = g->head_dim, .type = g->type};
+        uint32_t element_bytes = kv_element_bytes(g);
+        share.input = args->keys + input;
+        share.stride = kv_k_element(g, token, 1) - kv_k_element(g, token, 0);
+        share.output = (uint8_t *)args->kv.pool + kv_k_head_offset(g, (uint32_t)block, head) +
+                       (uint64_t)kv_k_element(g, token, 0) * element_bytes;
+        finite = job->kernels->kv_write_row(&share) && finite;
+        share.input = args->values + input;
+        share.stride = 1;
+        share.output = (uint8_t *)args->kv.pool + kv_v_head_offset(g, (uint32_t)block, head) +
+                       (uint64_t)kv_v_element(g, token, 0) * element_bytes;
+        finite = job->kernels->kv_write_row(&share) && finite;
+    }
+    return finite;
+}
+
+static void kv_write_rows(const void *context, uint32_t begin, uint32_t end)
+{
+    const struct kv_write_job *job = context;
+    for (uint32_t row = begin; row < end; row++) {
+        if (!write_row(job, row))
+            job->args->row_errors[row] |= ROW_ERROR_KV_RANGE;
+    }
+}
+
+void cpu_kv_write(struct backend *backend, const struct kv_write_args *args)
+{
+    struct cpu_backend *cpu = cpu_backend_of(backend);
+    struct kv_write_job job = {args, cpu->kernels};
+    CHECK(args->kv.geometry.order == KV_ORDER_CPU);
+    CHECK(args->kv.geometry.type == KV_TYPE_F16 || args->kv.geometry.type == KV_TYPE_F32);
+    pool_run(cpu->pool, kv_write_rows, &job, args->rows,
+             pool_row_grain(2 * kv_dim(&args->kv.geometry)));
+}

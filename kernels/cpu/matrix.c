@@ -1,0 +1,207 @@
+#include "kernels/cpu/matrix.h"
+
+#include "common/check.h"
+#include "common/float16.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NIBBLES = 16, Q8_0_BYTES = 34, Q4_0_BYTES = 18, Q4_1_BYTES = 20, HALF_BYTES = 2 };
+
+/* A panel being packed: the source rows, NULL where the panel is longer than the matrix. */
+struct panel_source {
+    const uint8_t *rows[PANEL_ROWS];
+};
+
+static void pack_float_panel(const struct panel_source *source, uint32_t element_bytes,
+                             uint32_t columns, uint8_t *output)
+{
+    for (uint32_t k = 0; k < columns; k++) {
+        for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+            uint8_t *element = output + ((uint64_t)k * PANEL_ROWS + r) * element_bytes;
+            if (source->rows[r] != NULL)
+                memcpy(element, source->rows[r] + (uint64_t)k * element_bytes, element_bytes);
+            else
+                memset(element, 0, element_bytes);
+        }
+    }
+}
+
+/* Word v of a row: nibbles of k = 8v.. in the order that matrix.h shows. The file keeps k and k +
+ * 16 in one byte. */
+static uint32_t pack_nibbles(const uint8_t *bytes, uint32_t v)
+{
+    uint32_t word = 0;
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t k = 8 * v + i;
+        uint32_t nibble = k < NIBBLES ? bytes[k] & 15u : bytes[k - NIBBLES] >> 4;
+        word |= nibble << (4 * (i / 2) + 16 * (i % 2));
+    }
+    return word;
+}
+
+static uint32_t unpack_nibble(uint32_t word, uint32_t i)
+{
+    return word >> (4 * (i / 2) + 16 * (i % 2)) & 15u;
+}
+
+/* Byte of a word that holds k = 4v + i. */
+static uint32_t byte_place(uint32_t i)
+{
+    static const uint8_t places[4] = {0, 2, 1, 3};
+    return places[i];
+}
+
+static uint32_t pack_bytes(const uint8_t *bytes, uint32_t v)
+{
+    uint32_t word = 0;
+    for (uint32_t i = 0; i < 4; i++)
+        word |= (uint32_t)bytes[4 * v + i] << (8 * byte_place(i));
+    return word;
+}
+
+static void pack_q4_0(const uint8_t *block, uint32_t r, struct panel_block_q4_0 *output)
+{
+    memcpy(&output->scale[r], block, HALF_BYTES);
+    for (uint32_t v = 0; v < Q4_WORDS; v++)
+        output->q[v][r] = pack_nibbles(block + HALF_BYTES, v);
+}
+
+static void pack_q4_1(const uint8_t *block, uint32_t r, struct panel_block_q4_1 *output)
+{
+    memcpy(&output->scale[r], block, HALF_BYTES);
+    memcpy(&output->minimum[r], block + HALF_BYTES, HALF_BYTES);
+    for (uint32_t v = 0; v < Q4_WORDS; v++)
+        output->q[v][r] = pack_nibbles(block + 2 * HALF_BYTES, v);
+}
+
+static void pack_q8_0(const uint8_t *block, uint32_t r, struct panel_block_q8_0 *output)
+{
+    memcpy(&output->scale[r], block, HALF_BYTES);
+    for (uint32_t v = 0; v < Q8_WORDS; v++)
+        output->q[v][r] = pack_bytes(block + HALF_BYTES, v);
+}
+
+static void pack_quantized_panel(const struct panel_source *source, uint32_t type, uint32_t blocks,
+                                 uint8_t *output)
+{
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        const uint8_t *row = source->rows[r];
+        for (uint32_t b = 0; row != NULL && b < blocks; b++) {
+            if (type == WEIGHT_TYPE_Q4_0)
+                pack_q4_0(row + b * Q4_0_BYTES, r, (struct panel_block_q4_0 *)output + b);
+            else if (type == WEIGHT_TYPE_Q4_1)
+                pack_q4_1(row + b * Q4_1_BYTES, r, (struct panel_block_q4_1 *)output + b);
+            else
+                pack_q8_0(row + b * Q8_0_BYTES, r, (struct panel_block_q8_0 *)output + b);
+        }
+    }
+}
+
+struct pack_job {
+    const struct matrix_source *source;
+    struct cpu_matrix *matrix;
+};
+
+static struct panel_source panel_source_at(const struct matrix_source *source, uint32_t panel)
+{
+    struct panel_source rows = {{NULL}};
+    uint64_t row_bytes = weight_row_bytes(source->type, source->columns);
+    for (uint32_t r = 0; r < PANEL_ROWS; r++) {
+        uint64_t row = (uint64_t)panel * PANEL_ROWS + r;
+        if (row >= source->rows)
+            break;
+        if (source->row_order != NULL)
+            row = source->row_order[row];
+        CHECK(row < source->rows);
+        rows.rows[r] = (const uint8_t *)source->bytes + row * row_bytes;
+    }
+    return rows;
+}
+
+static void pack_panels(const void *context, uint32_t begin, uint32_t end)
+{
+    const struct pack_job *job = context;
+    uint32_t type = job->source->type, columns = job->source->columns;
+    for (uint32_t panel = begin; panel < end; panel++) {
+        struct panel_source rows = panel_source_at(job->source, panel);
+        uint8_t *output = job->matrix->panels + panel * panel_bytes(&job->matrix->base);
+        if (type == WEIGHT_TYPE_F32 || type == WEIGHT_TYPE_F16 || type == WEIGHT_TYPE_BF16)
+            pack_float_panel(&rows, type == WEIGHT_TYPE_F32 ? 4 : 2, columns, output);
+        else
+            pack_quantized_panel(&rows, type, columns / QUANTIZED_BLOCK_WEIGHTS, output);
+    }
+}
+
+enum status cpu_matrix_load(struct backend *backend, const struct matrix_source *source,
+                            struct matrix **out_matrix)
+{
+    if (weight_row_bytes(source->type, source->columns) == 0 || source->rows == 0)
+        return STATUS_UNSUPPORTED;
+    struct cpu_matrix *matrix = calloc(1, sizeof *matrix);
+    if (matrix == NULL)
+        return STATUS_OUT_OF_MEMORY;
+    matrix->base.type = source->type;
+    matrix->base.rows = source->rows;
+    matrix->base.columns = source->columns;
+    matrix->base.bytes = panel_count(&matrix->base) * panel_bytes(&matrix->base);
+    void *panels = NULL;
+    enum status status = memory_map(matrix->base.bytes, &panels);
+    if (status != STATUS_OK) {
+        free(matrix);
+        return status;
+    }
+    matrix->panels = panels;
+    struct pack_job job = {source, matrix};
+    pool_run(cpu_backend_of(backend)->pool, pack_panels, &job, panel_count(&matrix->base), 1);
+    *out_matrix = &matrix->base;
+    return STATUS_OK;
+}
+
+void cpu_matrix_free(struct backend *backend, struct matrix *matrix)
+{
+    (void)backend;
+    if (matrix == NULL)
+        return;
+    struct cpu_matrix *cpu_matrix = (struct cpu_matrix *)matrix;
+    memory_unmap(cpu_matrix->panels, matrix->bytes);
+    free(cpu_matrix);
+}
+
+static float panel_weight(const struct matrix *matrix, const uint8_t *panel, uint32_t r, uint32_t k)
+{
+    uint64_t element = (uint64_t)k * PANEL_ROWS + r;
+    uint32_t block = k / QUANTIZED_BLOCK_WEIGHTS, i = k % QUANTIZED_BLOCK_WEIGHTS;
+    switch (matrix->type) {
+    case WEIGHT_TYPE_F32:
+        return ((const float *)panel)[element];
+    case WEIGHT_TYPE_F16:
+        return fp16_to_float(((const uint16_t *)panel)[element]);
+    case WEIGHT_TYPE_BF16:
+        return bf16_to_float(((const uint16_t *)panel)[element]);
+    case WEIGHT_TYPE_Q8_0: {
+        const struct panel_block_q8_0 *b = (const struct panel_block_q8_0 *)panel + block;
+        int8_t q = (int8_t)(uint8_t)(b->q[i / 4][r] >> (8 * byte_place(i % 4)));
+        return fp16_to_float(b->scale[r]) * (float)q;
+    }
+    case WEIGHT_TYPE_Q4_0: {
+        const struct panel_block_q4_0 *b = (const struct panel_block_q4_0 *)panel + block;
+        float q = (float)unpack_nibble(b->q[i / 8][r], i % 8) - 8.0f;
+        return fp16_to_float(b->scale[r]) * q;
+    }
+    default: {
+        const struct panel_block_q4_1 *b = (const struct panel_block_q4_1 *)panel + block;
+        float q = (float)unpack_nibble(b->q[i / 8][r], i % 8);
+        return fp16_to_float(b->scale[r]) * q + fp16_to_float(b->minimum[r]);
+    }
+    }
+}
+
+void panel_row_to_float(const struct matrix *matrix, uint32_t row, float *output)
+{
+    const uint8_t *panel = panel_at(matrix, row / PANEL_ROWS);
+    for (uint32_t k = 0; k < matrix->columns; k++)
+        output[k] = panel_weight(matrix, panel, row % PANEL_ROWS, k);
+}

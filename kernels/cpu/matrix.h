@@ -1,0 +1,70 @@
+/* Weights as the CPU kernels read them: panels of 16 output rows, one after the other. A vector
+ * lane is an output row, so no kernel ever sums across lanes, and all instruction sets read the
+ * same bytes.
+ *
+ *   float types   [panel][k][16 rows] in the file's type
+ *   quantized     [panel][block of 32 k], each block one of the structs below. A 32-bit word
+ * belongs to one row. 4 bit: word q[v][row] holds k = 8v..8v+7: k = 8v+2j in bits 4j.., k = 8v+2j+1
+ * in bits 16+4j.., so that (word >> 4j) & 0x000F000F is the pair of 16-bit weights that a
+ * multiply-add of pairs takes. 8 bit: word q[v][row] holds k = 4v..4v+3 in the bytes 0, 2, 1, 3 for
+ * the same reason.
+ *
+ * Missing rows of the last panel are zero. */
+#ifndef TANDEM_KERNELS_CPU_MATRIX_H
+#define TANDEM_KERNELS_CPU_MATRIX_H
+
+#include "kernels/ops.h"
+
+#include <assert.h>
+#include <stdint.h>
+
+enum { PANEL_ROWS = 16, Q4_WORDS = 4, Q8_WORDS = 8 };
+
+struct panel_block_q4_0 {
+    uint16_t scale[PANEL_ROWS]; /* fp16 */
+    uint32_t q[Q4_WORDS][PANEL_ROWS];
+};
+
+struct panel_block_q4_1 {
+    uint16_t scale[PANEL_ROWS], minimum[PANEL_ROWS]; /* fp16 */
+    uint32_t q[Q4_WORDS][PANEL_ROWS];
+};
+
+struct panel_block_q8_0 {
+    uint16_t scale[PANEL_ROWS]; /* fp16 */
+    uint32_t q[Q8_WORDS][PANEL_ROWS];
+};
+
+static_assert(sizeof(struct panel_block_q4_0) == 16 * 18, "packing adds no byte");
+static_assert(sizeof(struct panel_block_q4_1) == 16 * 20, "packing adds no byte");
+static_assert(sizeof(struct panel_block_q8_0) == 16 * 34, "packing adds no byte");
+
+struct cpu_matrix {
+    struct matrix base; /* first */
+    uint8_t *panels;    /* owned; page-aligned */
+};
+
+static inline const struct cpu_matrix *cpu_matrix_of(const struct matrix *matrix)
+{
+    return (const struct cpu_matrix *)matrix;
+}
+
+static inline uint32_t panel_count(const struct matrix *matrix)
+{
+    return matrix->rows / PANEL_ROWS + (matrix->rows % PANEL_ROWS != 0 ? 1u : 0u);
+}
+
+static inline uint64_t panel_bytes(const struct matrix *matrix)
+{
+    return weight_row_bytes(matrix->type, matrix->columns) * PANEL_ROWS;
+}
+
+static inline const uint8_t *panel_at(const struct matrix *matrix, uint32_t panel)
+{
+    return cpu_matrix_of(matrix)->panels + panel * panel_bytes(matrix);
+}
+
+/* Row `row` as fp32, columns values. */
+void panel_row_to_float(const struct matrix *matrix, uint32_t row, float *output);
+
+#endif

@@ -1,0 +1,43 @@
+/* Threads that compute one job at a time. A job is a range of items cut into shares; whoever is
+ * free takes the next one, the caller included, so a thread that the system keeps off its processor
+ * delays at most the share it holds. Idle threads spin for some tens of microseconds (the gap
+ * between two operations of a step) and then sleep: an idle pool costs nothing. Which thread does
+ * which share never changes a result: shares write disjoint memory. */
+#ifndef TANDEM_KERNELS_CPU_POOL_H
+#define TANDEM_KERNELS_CPU_POOL_H
+
+#include "common/status.h"
+
+#include <stdint.h>
+
+struct pool; /* opaque */
+
+enum { POOL_THREADS_MAX = 256 };
+
+/* Items begin..end-1, on some thread of the pool, with the floating-point environment of the
+ * arithmetic. */
+typedef void (*pool_task)(const void *context, uint32_t begin, uint32_t end);
+
+/* `threads` in [1, POOL_THREADS_MAX], the caller's included. STATUS_OUT_OF_MEMORY or STATUS_SYSTEM.
+ */
+MUST_USE enum status pool_open(uint32_t threads, struct pool **out_pool);
+
+/* Ends the threads. Accepts NULL. */
+void pool_close(struct pool *pool);
+
+uint32_t pool_threads(const struct pool *pool);
+
+/* Runs items 0..items-1 in shares of up to `grain` >= 1 items and returns when all are done. What
+ * fits one share runs on the caller's thread. One caller at a time; not from inside a task.
+ * `context` is borrowed. */
+void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t items,
+              uint32_t grain);
+
+/* Rows of `columns` elements that make a share worth handing out, for elementwise operations. */
+uint32_t pool_row_grain(uint32_t columns);
+
+/* The floating-point environment of the arithmetic: round to nearest even, no flush to zero,
+ * denormals kept, exceptions masked. pool_run() checks it in every thread that takes a share. */
+void float_environment_set(void);
+
+#endif

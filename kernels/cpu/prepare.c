@@ -1,0 +1,77 @@
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/exponential.h"
+#include "kernels/cpu/plain.h"
+#include "kernels/cpu/prepared.h"
+#include "kernels/cpu/rounding.h"
+
+#include <string.h>
+
+/* Largest magnitude of a block; infinity where a value is not finite. */
+static float block_magnitude(const float *input)
+{
+    float largest = 0.0f;
+    for (uint32_t k = 0; k < QUANTIZED_BLOCK_WEIGHTS; k++) {
+        float magnitude = fabsf(input[k]);
+        if (!(magnitude <= FINITE_MAX))
+            return INFINITY;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest;
+}
+
+static void prepare_block(const float *input, uint32_t block, const struct prepared_row *output)
+{
+    int16_t *q = output->q + (uint64_t)block * QUANTIZED_BLOCK_WEIGHTS;
+    float largest = block_magnitude(input);
+    struct block_scale scale = block_scale(largest);
+    int32_t sum = 0;
+    if (scale.inverse == 0.0f) {
+        memset(q, 0, QUANTIZED_BLOCK_WEIGHTS * sizeof *q);
+    } else {
+        for (uint32_t k = 0; k < QUANTIZED_BLOCK_WEIGHTS; k++) {
+            float rounded = (input[k] * scale.inverse + ROUNDING_SHIFT) - ROUNDING_SHIFT;
+            q[k] = (int16_t)rounded;
+            sum += q[k];
+        }
+    }
+    output->scale[block] = scale.scale;
+    output->sum[block] = sum;
+    output->scaled_sum[block] = scale.scale * (float)sum;
+}
+
+void prepare_row_plain(const float *input, uint32_t columns, const struct prepared_row *output)
+{
+    for (uint32_t block = 0; block < columns / QUANTIZED_BLOCK_WEIGHTS; block++)
+        prepare_block(input + (uint64_t)block * QUANTIZED_BLOCK_WEIGHTS, block, output);
+}
+
+struct prepare_job {
+    const struct prepare_args *args;
+    const struct cpu_kernels *kernels;
+};
+
+static void prepare_rows(const void *context, uint32_t begin, uint32_t end)
+{
+    const struct prepare_job *job = context;
+    const struct prepare_args *args = job->args;
+    for (uint32_t row = begin; row < end; row++) {
+        struct prepared_row output = prepared_row_at(args->output, args->columns, row);
+        job->kernels->prepare_row(args->input + (uint64_t)row * args->columns, args->columns,
+                                  &output);
+    }
+}
+
+uint64_t cpu_prepared_bytes(struct backend *backend, uint32_t rows, uint32_t columns)
+{
+    (void)backend;
+    return rows * prepared_row_bytes(columns);
+}
+
+void cpu_prepare(struct backend *backend, const struct prepare_args *args)
+{
+    if (prepared_row_bytes(args->columns) == 0)
+        return;
+    struct cpu_backend *cpu = cpu_backend_of(backend);
+    struct prepare_job job = {args, cpu->kernels};
+    pool_run(cpu->pool, prepare_rows, &job, args->rows, pool_row_grain(args->columns));
+}

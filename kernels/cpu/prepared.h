@@ -1,0 +1,34 @@
+/* Where the parts of a prepared row lie: one record per row, so that a kernel needs one pointer and
+ * one stride. */
+#ifndef TANDEM_KERNELS_CPU_PREPARED_H
+#define TANDEM_KERNELS_CPU_PREPARED_H
+
+#include "kernels/cpu/kernels.h"
+
+enum { PREPARED_ALIGNMENT = 64 };
+
+/* Rows whose columns do not fill blocks go only to float weights and need no record. */
+static inline uint64_t prepared_row_bytes(uint32_t columns)
+{
+    if (columns % QUANTIZED_BLOCK_WEIGHTS != 0)
+        return 0;
+    uint64_t blocks = columns / QUANTIZED_BLOCK_WEIGHTS;
+    uint64_t bytes = columns * sizeof(int16_t) + blocks * (2 * sizeof(float) + sizeof(int32_t));
+    return (bytes + PREPARED_ALIGNMENT - 1) / PREPARED_ALIGNMENT * PREPARED_ALIGNMENT;
+}
+
+/* Row `row` of the records at `prepared`. The pointers are writable for prepare alone. */
+static inline struct prepared_row prepared_row_at(const void *prepared, uint32_t columns,
+                                                  uint64_t row)
+{
+    uint32_t blocks = columns / QUANTIZED_BLOCK_WEIGHTS;
+    uint8_t *record = (uint8_t *)(uintptr_t)prepared + row * prepared_row_bytes(columns);
+    struct prepared_row parts;
+    parts.q = (int16_t *)record;
+    parts.scale = (float *)(record + columns * sizeof(int16_t));
+    parts.scaled_sum = parts.scale + blocks;
+    parts.sum = (int32_t *)(parts.scaled_sum + blocks);
+    return parts;
+}
+
+#endif
