@@ -97,6 +97,13 @@ ON_HOST_AND_DEVICE static inline uint32_t kv_blocks_for(const struct kv_geometry
     return tokens / g->block_tokens + (tokens % g->block_tokens != 0 ? 1u : 0u);
 }
 
+/* Positions that `logical_blocks` blocks of one layer hold. */
+ON_HOST_AND_DEVICE static inline uint32_t kv_positions_of(const struct kv_geometry *g,
+                                                          uint32_t logical_blocks)
+{
+    return logical_blocks * g->block_tokens;
+}
+
 /* Logical block of a sequence that holds `position`. */
 ON_HOST_AND_DEVICE static inline uint32_t kv_logical_block(const struct kv_geometry *g,
                                                            uint32_t position)

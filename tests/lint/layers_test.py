@@ -35,6 +35,13 @@ class LayersTest(PlantedTree):
         self.plant({"kernels/cpu/a.h": "", "kernels/cuda/b.cu": '#include "kernels/cpu/a.h"\n'})
         self.assertEqual(self.found(layers.check), [("kernels/cuda/b.cu", "direction")])
 
+    def test_only_the_chooser_knows_a_backend(self):
+        self.plant({"kernels/backend.h": "", "kernels/other.c": '#include "kernels/cpu/device.h"\n',
+                    "kernels/cpu/device.h": '#include "kernels/backend.h"\n',
+                    "kernels/backend.c": '#include "kernels/backend.h"\n'
+                                         '#include "kernels/cpu/device.h"\n'})
+        self.assertEqual(self.found(layers.check), [("kernels/other.c", "direction")])
+
     def test_tokenizer_does_not_see_the_core(self):
         self.plant({"coordinator/core.h": "",
                     "coordinator/tokenizer/bpe.c": '#include "coordinator/core.h"\n'})

@@ -134,6 +134,8 @@ static void s14_s24_blocks_at_the_borders(void **state)
     for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++)
         assert_int_equal(kv_blocks_for(&LLAMA, CASES[i].tokens), CASES[i].blocks);
     assert_int_equal(kv_blocks_for(&LLAMA, UINT32_MAX), UINT32_MAX / 16 + 1);
+    assert_int_equal(kv_positions_of(&LLAMA, 0), 0);
+    assert_int_equal(kv_positions_of(&LLAMA, 3), 48);
     for (uint32_t position = 0; position < 100; position++) {
         uint32_t logical = kv_logical_block(&LLAMA, position);
         assert_int_equal(logical, kv_blocks_for(&LLAMA, position + 1) - 1);
