@@ -71,9 +71,11 @@ static enum tandem_result try_place(struct connection *connection, const char *p
         return TANDEM_OK;
     }
     nng_close(socket);
-    if (result == NNG_EPERM)
-        text_set(why, "the socket in %s does not belong to this user", directory.path);
-    else if (access(directory.path, F_OK) != 0)
+    if (result == NNG_EPERM) {
+        text_set(why, "the coordinator in %s belongs to another user", directory.path);
+        return TANDEM_NOT_PERMITTED;
+    }
+    if (access(directory.path, F_OK) != 0)
         text_set(why, "there is no directory %s", directory.path);
     else if (result == NNG_ENOENT || result == NNG_ECONNREFUSED)
         text_set(why, "no coordinator runs in %s", directory.path);
@@ -98,20 +100,26 @@ static enum tandem_result open_standard(struct connection *connection, struct ta
 {
     struct reason first;
     struct reason second;
-    struct text *why = reason_init(&first);
-    char place[PATH_MAX];
+    enum tandem_result runtime_result = TANDEM_UNAVAILABLE;
     const char *runtime = getenv("XDG_RUNTIME_DIR");
+    (void)reason_init(&first);
     if (runtime != NULL && runtime[0] != '\0') {
+        char place[PATH_MAX];
         (void)snprintf(place, sizeof place, "%s/tandem", runtime);
-        if (try_place(connection, place, why) == TANDEM_OK)
+        runtime_result = try_place(connection, place, &first.text);
+        if (runtime_result == TANDEM_OK)
             return TANDEM_OK;
+        text_format(&first.text, ", ");
     }
     enum tandem_result result = try_place(connection, SYSTEM_PLACE, reason_init(&second));
     if (result == TANDEM_OK)
         return TANDEM_OK;
+    /* Of two reasons the one that the user can act upon. */
+    if (runtime_result == TANDEM_NOT_PERMITTED || runtime_result == TANDEM_INVALID)
+        result = runtime_result;
     return error_set(error, result, "run_dir",
-                     "%s%s%s: start tandem-coordinator, or name its run directory",
-                     first.text.bytes, first.text.length > 0 ? ", " : "", second.text.bytes);
+                     "%s%s: start tandem-coordinator, or name its run directory", first.text.bytes,
+                     second.text.bytes);
 }
 
 enum tandem_result connection_open(struct connection *connection, const char *run_dir,

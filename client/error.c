@@ -7,6 +7,7 @@
 static const char *const codes[] = {
     [TANDEM_OK] = "",
     [TANDEM_REFUSED] = "internal", /* replaced by the code of the coordinator */
+    [TANDEM_NOT_PERMITTED] = "not_permitted",
     [TANDEM_UNAVAILABLE] = "unavailable",
     [TANDEM_TIMEOUT] = "timeout",
     [TANDEM_INVALID] = "invalid_request",

@@ -15,9 +15,9 @@ _Static_assert((int)TANDEM_ID_BYTES_MAX == (int)LIMIT_REQUEST_ID_BYTES,
 _Static_assert((int)TANDEM_STOPS_MAX == (int)LIMIT_STOP_STRINGS, "the header promises the bound");
 _Static_assert((int)TANDEM_WAIT_MS_MAX == (int)LIMIT_WAIT_MS, "the header promises the bound");
 
-/* How long an answer may be overdue before the question is asked again. A busy coordinator answers
- * within milliseconds; one that lost the question never does. */
-enum { OVERDUE_MS = 5000 };
+/* How often a question is asked of a coordinator that is silent: one that is busy answers within
+ * milliseconds, one that lost the question never does. */
+enum { TRIES = 3 };
 
 void answer_free(struct answer *answer)
 {
@@ -130,9 +130,11 @@ enum tandem_result exchange(const struct tandem *tandem, const struct client_req
     struct client_request current = *question;
     const uint32_t wait_ms = question->type == CLIENT_NEXT ? question->next.max_wait_ms : 0;
     const uint64_t end_ns = clock_now_ns() + ((uint64_t)wait_ms + tandem->patience_ms) * NS_PER_MS;
+    const uint32_t try_ms =
+        tandem->patience_ms / TRIES + 1; /* an answer may be overdue for so long */
     uint32_t left_ms = wait_ms + tandem->patience_ms;
     for (;;) {
-        uint32_t overdue_ms = smaller(smaller(OVERDUE_MS, tandem->patience_ms), left_ms);
+        uint32_t overdue_ms = smaller(try_ms, left_ms);
         uint32_t current_wait_ms = smaller(wait_ms, left_ms - overdue_ms);
         if (current.type == CLIENT_NEXT)
             current.next.max_wait_ms = current_wait_ms;

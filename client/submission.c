@@ -17,21 +17,25 @@ enum tandem_result submission_id(const char *id, struct wire_text *out_id,
     return TANDEM_OK;
 }
 
+enum tandem_result tandem_draw_id(char out_id[33], struct tandem_error *error)
+{
+    struct id128 drawn;
+    if (getrandom(drawn.bytes, sizeof drawn.bytes, 0) != (ssize_t)sizeof drawn.bytes)
+        return error_set(error, TANDEM_NO_MEMORY, "id", "the system gives no random bits");
+    (void)id128_format(&drawn, out_id);
+    return TANDEM_OK;
+}
+
 static enum tandem_result take_id(struct submission *submission, const char *id,
                                   struct tandem_error *error)
 {
-    struct id128 drawn;
-    if (id == NULL) {
-        if (getrandom(drawn.bytes, sizeof drawn.bytes, 0) != (ssize_t)sizeof drawn.bytes)
-            return error_set(error, TANDEM_NO_MEMORY, "id", "the system gives no random bits");
-        (void)id128_format(&drawn, submission->id);
-    } else {
-        struct wire_text checked;
-        enum tandem_result result = submission_id(id, &checked, error);
-        if (result != TANDEM_OK)
-            return result;
+    struct wire_text checked;
+    enum tandem_result result =
+        id == NULL ? tandem_draw_id(submission->id, error) : submission_id(id, &checked, error);
+    if (result != TANDEM_OK)
+        return result;
+    if (id != NULL)
         memcpy(submission->id, id, strlen(id) + 1);
-    }
     submission->request.submit.id = wire_text_of(submission->id);
     return TANDEM_OK;
 }

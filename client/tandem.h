@@ -49,13 +49,14 @@ extern "C" {
 
 enum tandem_result {
     TANDEM_OK = 0,
-    TANDEM_REFUSED,     /* the coordinator answered with an error: see error.code */
-    TANDEM_UNAVAILABLE, /* no coordinator: not started, or gone for longer than the patience */
-    TANDEM_TIMEOUT,     /* connected, but no answer within the patience */
-    TANDEM_INVALID,     /* an argument is wrong, error.field names it; nothing was sent */
-    TANDEM_TOO_LARGE,   /* the message exceeds TANDEM_FRAME_BYTES_MAX; nothing was sent */
-    TANDEM_BAD_REPLY,   /* the answer is not what this version of the protocol allows */
-    TANDEM_NO_MEMORY,   /* also: threads or descriptors are exhausted */
+    TANDEM_REFUSED,       /* the coordinator answered with an error: see error.code */
+    TANDEM_NOT_PERMITTED, /* the socket belongs to somebody else */
+    TANDEM_UNAVAILABLE,   /* no coordinator: not started, or gone for longer than the patience */
+    TANDEM_TIMEOUT,       /* connected, but no answer within the patience */
+    TANDEM_INVALID,       /* an argument is wrong, error.field names it; nothing was sent */
+    TANDEM_TOO_LARGE,     /* the message exceeds TANDEM_FRAME_BYTES_MAX; nothing was sent */
+    TANDEM_BAD_REPLY,     /* the answer is not what this version of the protocol allows */
+    TANDEM_NO_MEMORY,     /* also: threads or descriptors are exhausted */
 };
 
 /* What went wrong. Filled whenever a call does not return TANDEM_OK; a NULL `error` is accepted.
@@ -205,6 +206,9 @@ struct tandem_output {
 /* ---- Streaming ----------------------------------------------------------------------------- */
 
 struct tandem_stream; /* opaque: one reader of one request, with its cursors */
+
+/* Draws an id as tandem_submit does, for a caller that must know it before: 32 digits and a NUL. */
+enum tandem_result tandem_draw_id(char out_id[33], struct tandem_error *error);
 
 /* Submits and waits for acceptance. Close the stream before its `tandem`. */
 enum tandem_result tandem_submit(struct tandem *tandem, const struct tandem_request *request,

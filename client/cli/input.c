@@ -1,0 +1,105 @@
+#include "client/cli/input.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* One byte more than a request may hold: enough to see that a text is too large. */
+enum { INPUT_BYTES = TANDEM_FRAME_BYTES_MAX + 1 };
+
+static bool reads_standard_input(const struct arguments *arguments)
+{
+    return arguments->file == NULL ? arguments->word_count == 0 : strcmp(arguments->file, "-") == 0;
+}
+
+bool input_is_missing(const struct arguments *arguments)
+{
+    return arguments->word_count == 0 && arguments->file == NULL && isatty(STDIN_FILENO) == 1;
+}
+
+static enum status join_words(const struct arguments *arguments, struct input *input,
+                              struct text *why)
+{
+    for (size_t i = 0; i < arguments->word_count; i++) {
+        size_t bytes = strlen(arguments->words[i]);
+        if (input->length + bytes + 1 >= INPUT_BYTES) {
+            text_set(why, "the text is larger than %d bytes, the limit of one request",
+                     TANDEM_FRAME_BYTES_MAX);
+            return STATUS_TOO_LARGE;
+        }
+        if (i > 0)
+            input->text[input->length++] = ' ';
+        memcpy(input->text + input->length, arguments->words[i], bytes);
+        input->length += bytes;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_file(FILE *file, const char *name, struct input *input, struct text *why)
+{
+    input->length = fread(input->text, 1, INPUT_BYTES, file);
+    if (ferror(file)) {
+        text_set(why, "cannot read %s: %s", name, strerror(errno));
+        return STATUS_INVALID;
+    }
+    if (input->length == INPUT_BYTES) {
+        text_set(why, "%s is larger than %d bytes, the limit of one request", name,
+                 TANDEM_FRAME_BYTES_MAX);
+        return STATUS_TOO_LARGE;
+    }
+    return STATUS_OK;
+}
+
+static enum status open_and_read(const struct arguments *arguments, struct input *input,
+                                 struct text *why)
+{
+    if (reads_standard_input(arguments))
+        return read_file(stdin, "standard input", input, why);
+    FILE *file = fopen(arguments->file, "r");
+    if (file == NULL) {
+        text_set(why, "cannot open %s: %s", arguments->file, strerror(errno));
+        return STATUS_INVALID;
+    }
+    enum status status = read_file(file, arguments->file, input, why);
+    (void)fclose(file);
+    return status;
+}
+
+enum status input_read(const struct arguments *arguments, bool trim, struct input *out_input,
+                       struct text *why)
+{
+    if (arguments->word_count > 0 && arguments->file != NULL) {
+        text_set(why, "give the text once: on the command line or with --file");
+        return STATUS_INVALID;
+    }
+    if (input_is_missing(arguments)) {
+        text_set(why,
+                 "the text is missing: give it as an argument, with --file, or through a pipe");
+        return STATUS_INVALID;
+    }
+    struct input input = {.text = malloc((size_t)INPUT_BYTES + 1)};
+    if (input.text == NULL) {
+        text_set(why, "out of memory");
+        return STATUS_OUT_OF_MEMORY;
+    }
+    enum status status = arguments->word_count > 0 ? join_words(arguments, &input, why)
+                                                   : open_and_read(arguments, &input, why);
+    if (status != STATUS_OK) {
+        input_free(&input);
+        return status;
+    }
+    const bool from_file = arguments->word_count == 0;
+    if (trim && from_file && input.length > 0 && input.text[input.length - 1] == '\n')
+        input.length--;
+    input.text[input.length] = '\0';
+    *out_input = input;
+    return STATUS_OK;
+}
+
+void input_free(struct input *input)
+{
+    free(input->text);
+    *input = (struct input){0};
+}
