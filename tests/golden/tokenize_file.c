@@ -52,7 +52,7 @@ static struct byte_view next_field(const char **at, const char *end)
     return field;
 }
 
-static size_t read_messages(const char *bytes, size_t length, struct chat_message *messages)
+static size_t read_messages(const char *bytes, size_t length, struct chat_turn *messages)
 {
     const char *at = bytes, *end = bytes + length;
     size_t count = 0;
@@ -66,7 +66,7 @@ static size_t read_messages(const char *bytes, size_t length, struct chat_messag
 
 static void answer_chat(struct driver *driver, uint32_t kind, size_t length, struct text *why)
 {
-    static struct chat_message messages[MESSAGES_MAX];
+    static struct chat_turn messages[MESSAGES_MAX];
     size_t count = read_messages(driver->record, length, messages);
     if (kind == RECORD_CHAT) {
         if (tokenizer_encode_chat(&driver->tokenizer, &driver->scratch, messages, count,
