@@ -35,6 +35,9 @@ MUST_USE enum status shm_create(const char *label, uint64_t bytes, struct shm *o
 MUST_USE enum status shm_open_sealed(int descriptor, uint64_t bytes_min, uint64_t bytes_max,
                                      struct shm *out_shm, struct text *why);
 
+/* Unmaps without closing the descriptor, which goes back to the caller. */
+void shm_unmap(struct shm *shm);
+
 /* Unmaps and closes; accepts a zeroed shm, leaves it zeroed. */
 void shm_close(struct shm *shm);
 

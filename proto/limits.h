@@ -54,6 +54,7 @@ enum {
     LIMIT_PLANS_IN_FLIGHT = 2,
     LIMIT_STANDBY_WORKERS = 4,
     LIMIT_ABANDONED_EPOCHS = 64,
+    LIMIT_SEGMENT_MEBIBYTES = 8192, /* of one shared segment */
 };
 
 /* Attach. A socket path must fit sun_path (108 with the terminator); an nng URL adds "ipc://". */

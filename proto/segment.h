@@ -36,6 +36,18 @@
 
 enum { SEGMENT_HEADER_BYTES = 4096, SEGMENT_SECTIONS = 4, SEGMENT_ERROR_BYTES = 512 };
 
+/* Hot words behind the fixed part of the header, 128 bytes apart so that no two share a pair of
+ * cache lines; those of the worker segment lie behind its header. */
+enum segment_offset {
+    SEGMENT_OFFSET_STATE = 1024,
+    SEGMENT_OFFSET_PUBLISHED_STEP = 1152, /* coordinator segment only */
+    SEGMENT_OFFSET_ALIVE = SEGMENT_HEADER_BYTES,
+    SEGMENT_OFFSET_PROGRESS = SEGMENT_HEADER_BYTES + 128, /* sequence word, then the group */
+    SEGMENT_OFFSET_MEMORY = SEGMENT_HEADER_BYTES + 256,   /* likewise */
+    SEGMENT_OFFSET_ERROR_STATE = SEGMENT_HEADER_BYTES + 384,
+    SEGMENT_OFFSET_ERROR = SEGMENT_HEADER_BYTES + 512,
+};
+
 enum segment_state {
     SEGMENT_STATE_INIT = 0,
     SEGMENT_STATE_READY = 1,  /* written last, with release, when the header is complete */
@@ -102,6 +114,10 @@ struct slot_row {
     uint32_t padding[5];
 };
 
+/* Whether a row can be the tenant of a slot: generation, lengths within the context, parameters
+ * within the bounds of `submit`. The writer CHECKs it, the worker refuses by it. */
+bool slot_row_is_valid(const struct slot_row *row, const struct segment_extents *extents);
+
 /* ---- Coordinator segment ---- */
 
 /* Bytes of a coordinator segment, a multiple of 4096. The extents must be valid
@@ -149,8 +165,8 @@ struct segment_reader {
 };
 
 /* Judges a copy of the header of `bytes` mapped bytes: magic, versions, fingerprint, extents,
- * sections, total size, state. STATUS_OK, STATUS_MISMATCH (magic, version or fingerprint) or
- * STATUS_BAD_MESSAGE, with a sentence in `why`. */
+ * sections, total size, state. STATUS_OK, STATUS_MISMATCH (magic, version or fingerprint),
+ * STATUS_STALE (fenced) or STATUS_BAD_MESSAGE, with a sentence in `why`. */
 MUST_USE enum status segment_reader_open(struct segment_reader *reader, const void *memory,
                                          uint64_t bytes, struct text *why);
 
