@@ -2,6 +2,7 @@
 
 #include "common/geometry.h"
 #include "common/log.h"
+#include "kernels/backend.h"
 #include "proto/limits.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -40,6 +41,10 @@ static const struct option OPTIONS[] = {
      "Memory of the KV pool; at least the coordinator's"},
     {"kv-type", OPTION_CHOICE, FIELD(kv_type), "f16", 0, 0, KV_TYPES,
      "Number format of the KV pool; the same as the coordinator's"},
+    {"block-tokens", OPTION_COUNT, FIELD(block_tokens), "16", 8, LIMIT_BLOCK_TOKENS_MAX, NULL,
+     "Positions of one KV block; the same as the coordinator's"},
+    {"step-tokens", OPTION_COUNT, FIELD(step_tokens), "512", 1, LIMIT_STEP_TOKENS, NULL,
+     "Largest token budget of one step; at least the coordinator's"},
     {"slots", OPTION_COUNT, FIELD(slots), "64", 1, LIMIT_SLOTS, NULL,
      "Requests that can run at the same time; at least the coordinator's"},
     {"context", OPTION_COUNT, FIELD(context), "0", 0, LIMIT_CONTEXT_TOKENS, NULL,

@@ -9,18 +9,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum backend_choice { BACKEND_AUTO = 1, BACKEND_CPU };
-enum cpu_isa_choice { CPU_ISA_AUTO = 1, CPU_ISA_PLAIN, CPU_ISA_AVX2 };
-
 /* Filled by options_read from worker_options. */
 struct worker_config {
     char run_dir[OPTION_TEXT_BYTES];
     char model[OPTION_TEXT_BYTES];
-    uint32_t backend; /* enum backend_choice */
-    uint32_t cpu_isa; /* enum cpu_isa_choice */
+    uint32_t backend; /* enum backend_kind */
+    uint32_t cpu_isa; /* enum cpu_isa */
     uint64_t threads; /* 0 = one per core */
     uint64_t kv_pool_bytes;
-    uint32_t kv_type;       /* enum kv_type */
+    uint32_t kv_type; /* enum kv_type */
+    uint64_t block_tokens;
+    uint64_t step_tokens;
     uint64_t slots;         /* what this worker can take; the coordinator decides */
     uint64_t context;       /* 0 = the model's, at most 8192 */
     uint32_t log_level;     /* enum log_level */

@@ -1,0 +1,112 @@
+/* tandem-coordinator: reads its options, looks at the system and the model, takes the run
+ * directory, serves. */
+#include "common/exit_codes.h"
+#include "common/log.h"
+#include "common/process.h"
+#include "common/shm.h"
+#include "coordinator/config.h"
+#include "coordinator/run_lock.h"
+#include "coordinator/served_model.h"
+#include "coordinator/service.h"
+#include "proto/fingerprint.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+struct start {
+    struct coordinator_config config;
+    struct options_result options;
+    struct worker_users users;
+    struct run_directory directory;
+    struct served_model model;
+    int lock;
+};
+
+/* One sentence for a human at a terminal; the service manager has it in its journal. */
+static int fail(int exit_code, const struct reason *why, enum status status)
+{
+    fprintf(stderr, "tandem-coordinator: %s\n",
+            why->text.length > 0 ? why->storage : status_text(status));
+    return exit_code;
+}
+
+static int exit_code_of_model(enum status status)
+{
+    switch (status) {
+    case STATUS_INVALID:
+        return EXIT_CODE_USAGE;
+    case STATUS_PERMISSION:
+        return EXIT_CODE_PERMISSION;
+    case STATUS_OUT_OF_MEMORY:
+        return EXIT_CODE_TEMPORARY;
+    case STATUS_SYSTEM:
+        return EXIT_CODE_SYSTEM;
+    default:
+        return EXIT_CODE_NO_MODEL;
+    }
+}
+
+static void print_check(const struct start *start)
+{
+    const struct segment_extents *extents = &start->model.extents;
+    uint64_t block_bytes = kv_block_bytes(&extents->geometry);
+    options_print_effective(&coordinator_options, &start->config, &start->options, stdout);
+    printf("\nversion            %s\n", TANDEM_VERSION);
+    printf("layout fingerprint %016" PRIx64 "\n", layout_fingerprint());
+    printf("run directory      %s\n", start->directory.path);
+    printf("model              %s (%s), %u layers, %u tokens, context %u\n", start->model.name,
+           start->model.architecture, start->model.shape.layers, extents->vocabulary,
+           start->model.shape.context);
+    printf("chat template      %s\n", start->model.tokenizer.chat_template.kind != 0
+                                          ? "known"
+                                          : start->model.tokenizer.chat_refusal.storage);
+    printf("kv pool            %" PRIu64 " blocks of %" PRIu64 " bytes, %" PRIu64 " positions\n",
+           extents->pool_blocks, block_bytes,
+           extents->pool_blocks / extents->geometry.layers * extents->geometry.block_tokens);
+    printf("limits             %u slots, context %u, %u tokens a step\n", extents->slots,
+           extents->context, extents->step_tokens);
+}
+
+int main(int argc, char **argv)
+{
+    /* Too large for a stack frame to be comfortable, and there is one. */
+    static struct start start;
+    struct reason why;
+    int exit_code;
+    if (!options_start(&coordinator_options, argc, argv, &start.config, sizeof start.config,
+                       &start.options, &exit_code))
+        return exit_code;
+    log_open("coordinator", (enum log_level)start.config.log_level);
+    process_forbid_core_dumps();
+    signal(SIGPIPE, SIG_IGN);
+    enum status status = coordinator_config_check(&start.config, &start.users, reason_init(&why));
+    if (status == STATUS_OK)
+        status = run_directory_resolve(&start.directory, start.config.run_dir, &why.text);
+    if (status != STATUS_OK)
+        return fail(EXIT_CODE_USAGE, &why, status);
+    status = shm_probe(&why.text);
+    if (status != STATUS_OK)
+        return fail(EXIT_CODE_SYSTEM, &why, status);
+    status = served_model_open(&start.config, &start.model, &why.text);
+    if (status != STATUS_OK)
+        return fail(exit_code_of_model(status), &why, status);
+    if (start.options.action == OPTIONS_CHECK) {
+        print_check(&start);
+        return EXIT_CODE_OK;
+    }
+    status = run_lock_take(&start.directory, &start.lock, &why.text);
+    if (status != STATUS_OK)
+        return fail(status == STATUS_BUSY         ? EXIT_CODE_CONFIGURATION
+                    : status == STATUS_PERMISSION ? EXIT_CODE_PERMISSION
+                                                  : EXIT_CODE_SYSTEM,
+                    &why, status);
+    run_lock_clear_sockets(&start.directory);
+    struct service_terms terms = {.config = &start.config,
+                                  .model = &start.model,
+                                  .users = &start.users,
+                                  .directory = &start.directory};
+    /* No destructors: nng's threads still run. */
+    _exit(service_run(&terms));
+}
