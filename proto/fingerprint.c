@@ -2,7 +2,8 @@
 
 #include "proto/envelope.h"
 #include "proto/limits.h"
-#include "proto/segment.h"
+#include "proto/plan.h"
+#include "proto/segment_layout.h"
 
 #include <stddef.h>
 

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum { LAYOUT_VERSION = 1, PAGE = 4096, READ_TRIES = 64 };
