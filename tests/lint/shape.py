@@ -37,7 +37,6 @@ BANNED_CALLS = {
     "srand": ("randomness is an argument", ()),
     "assert": ("CHECK stays on", ()),
     "abort": ("check_failed() decides", ("common/check.c", "tests/")),
-    "signal": ("use sigaction", ()),
     "sleep": ("never wait for a peer by sleeping", ()),
     "usleep": ("never wait for a peer by sleeping", ("tests/",)),
     "gettimeofday": ("steps backwards", ()),
@@ -56,6 +55,9 @@ BANNED_WORDS = {
 
 # Modules without a unit test of their own -> the test that runs them.
 COVERED_ELSEWHERE = {}
+
+TREE_FOLDERS = {"common", "proto", "kernels", "kernels/cpu", "kernels/cuda", "coordinator",
+                "coordinator/tokenizer", "worker", "client", "client/cli"}
 
 SECRETS_OF_THE_PLACE = [
     (re.compile(r"(^|[^A-Za-z0-9_.])/(wo" r"rk|fa" r"rm)/"), "a path of one machine"),
@@ -199,6 +201,30 @@ def check_events(root):
     return findings
 
 
+def check_tree(root):
+    """docs/ARCHITECTURE.md has a line for each module of the product and for nothing else. A line `name` also stands
+    for name_*.c where those have no header of their own (name_avx2.c, name_plain.c)."""
+    document = "docs/ARCHITECTURE.md"
+    text = c_source.read(root, document) if os.path.exists(os.path.join(root, document)) else ""
+    listed, folder = set(), None
+    for line in text.split("\n"):
+        head = re.match(r"([a-z][a-z_/]*)/( |$)", line)
+        entry = re.match(r"  ([a-z][a-z0-9_]*) +\S", line)
+        folder = head.group(1) if head else folder if entry else None
+        if entry and folder in TREE_FOLDERS:
+            listed.add(f"{folder}/{entry.group(1)}")
+    paths = c_source.product_files(root)
+    modules = {os.path.splitext(path)[0] for path in paths}
+    for module in sorted(listed - modules):
+        if not any(m.startswith(module + "_") for m in modules):
+            yield Finding(document, 1, "tree", f"there is no {module}")
+    for module in sorted(modules - listed):
+        parts = module.split("_")
+        kin = any("_".join(parts[:n]) in listed for n in range(1, len(parts)))
+        if not kin or module + ".h" in paths:
+            yield Finding(document, 1, "tree", f"{module} has no line in the tree")
+
+
 DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Z][A-Z0-9_]+)[ \t]+[^\s(]", re.MULTILINE)
 ENUMERATED = re.compile(r"\benum\b[^{};()]*\{([^}]*)\}")
 
@@ -252,8 +278,8 @@ def check_files(root):
 
 
 def check(root):
-    return (check_files(root) + list(check_mirror(root)) + check_events(root)
-            + check_constants(root))
+    return (check_files(root) + list(check_mirror(root)) + list(check_tree(root))
+            + check_events(root) + check_constants(root))
 
 
 def main():

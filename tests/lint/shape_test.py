@@ -6,7 +6,9 @@ import c_source
 import shape
 from planted import PlantedTree
 
+TREE = "```\ncommon/  basics\n  a  a module\n```\n"
 EVENTS = "# Operations\n\n## Log events\n\n| event | level |\n|---|---|\n"
+DOCUMENTS = {"docs/OPERATIONS.md": EVENTS, "docs/ARCHITECTURE.md": TREE}
 
 
 def function(lines, parameters="int a"):
@@ -55,13 +57,9 @@ class FunctionsTest(unittest.TestCase):
 
 
 class ShapeTest(PlantedTree):
-    def clean(self, **files):
-        self.plant({"docs/OPERATIONS.md": EVENTS})
-        self.plant(files)
-
     def plant_module(self, text, events=""):
-        self.plant({"docs/OPERATIONS.md": EVENTS + events, "common/a.h": "", "common/a.c": text,
-                    "tests/unit/common/a_test.c": ""})
+        self.plant({"docs/OPERATIONS.md": EVENTS + events, "docs/ARCHITECTURE.md": TREE,
+                    "common/a.h": "", "common/a.c": text, "tests/unit/common/a_test.c": ""})
 
     def setUp(self):
         super().setUp()
@@ -112,23 +110,32 @@ class ShapeTest(PlantedTree):
         self.assertEqual(self.rules(shape.check), ["open_end"])
 
     def test_mirror_both_ways(self):
-        self.plant({"docs/OPERATIONS.md": EVENTS, "common/a.c": "", "tests/unit/common/b_test.c": ""})
+        self.plant({**DOCUMENTS, "common/a.c": "", "tests/unit/common/b_test.c": ""})
         self.assertEqual(self.found(shape.check),
                          [("common/a.c", "mirror"), ("tests/unit/common/b_test.c", "mirror")])
 
     def test_a_module_may_have_several_tests(self):
-        self.plant({"docs/OPERATIONS.md": EVENTS, "common/a.c": "",
+        self.plant({**DOCUMENTS, "common/a.c": "",
                     "tests/unit/common/a_limits_test.c": ""})
         self.assertEqual(self.found(shape.check), [])
 
     def test_coverage_elsewhere_must_exist(self):
         shape.COVERED_ELSEWHERE["common/a.c"] = "tests/integration/a_test.py"
-        self.plant({"docs/OPERATIONS.md": EVENTS, "common/a.c": ""})
+        self.plant({**DOCUMENTS, "common/a.c": ""})
         self.assertEqual(self.rules(shape.check), ["mirror"])
         self.plant({"tests/integration/a_test.py": ""})
         self.assertEqual(self.rules(shape.check), [])
         shape.COVERED_ELSEWHERE["common/gone.c"] = "tests/integration/a_test.py"
         self.assertEqual(self.rules(shape.check), ["mirror"])
+
+    def test_tree_both_ways(self):
+        self.plant_module("")
+        self.plant({"common/b.h": "", "common/a_avx2.c": "", "tests/unit/common/a_avx2_test.c": ""})
+        self.assertEqual(self.found(shape.check), [("docs/ARCHITECTURE.md", "tree")])
+        self.plant({"docs/ARCHITECTURE.md": TREE.replace("  a  a", "  b  b module\n  a  a")})
+        self.assertEqual(self.rules(shape.check), [])
+        self.plant({"docs/ARCHITECTURE.md": TREE.replace("  a  a", "  b  b\n  c  c\n  a  a")})
+        self.assertEqual(self.found(shape.check), [("docs/ARCHITECTURE.md", "tree")])
 
     def test_events_both_ways(self):
         self.plant_module('void f(void)\n{\n    log_warn(\n        "lost", "x=1");\n}\n')
@@ -149,13 +156,15 @@ class ShapeTest(PlantedTree):
         self.assertEqual(self.rules(shape.check), ["empty_test"])
 
     def test_python_is_judged_too(self):
-        self.plant({"docs/OPERATIONS.md": EVENTS,
-                    "tests/a.py": "def f():\n" + "    x = 1\n" * 70,
+        self.plant_module("")
+        self.plant({"tests/a.py": "def f():\n" + "    x = 1\n" * 70,
                     "tests/b.py": "def f(a, b, c, d, e, g, h):\n    pass\n"})
         self.assertEqual(self.rules(shape.check), ["function_lines", "parameters"])
 
     def test_name_and_size_of_files(self):
-        self.plant({"docs/OPERATIONS.md": EVENTS, "common/util" "s.h": "",
+        self.plant_module("")
+        self.plant({"docs/ARCHITECTURE.md": TREE.replace("  a  a", "  util" "s  x\n  a  a"),
+                    "common/util" "s.h": "",
                     "tests/golden/big.bin": "x" * (shape.FILE_BYTES_MAX + 1)})
         self.assertEqual(self.rules(shape.check), ["file_bytes", "file_name"])
 
