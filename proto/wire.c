@@ -92,11 +92,12 @@ static void write_name(struct msgpack_writer *writer, const char *name)
 static void write_map_head(struct encoder *encoder, const struct wire_table *table,
                            const uint8_t *base)
 {
-    uint32_t pairs = table->number != 0 ? 1 : 0;
+    bool typed = encoder->depth == 1 && table->number != 0; /* a message may also be a group */
+    uint32_t pairs = typed ? 1 : 0;
     for (uint32_t i = 0; i < table->field_count; i++)
         pairs += is_present(&table->fields[i], base) ? 1 : 0;
     msgpack_write_map(&encoder->writer, pairs);
-    if (table->number == 0)
+    if (!typed)
         return;
     if (encoder->style == WIRE_NAMED) {
         write_name(&encoder->writer, "type");
