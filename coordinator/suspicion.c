@@ -1,0 +1,52 @@
+#include "coordinator/suspicion.h"
+
+#include "common/check.h"
+
+void suspicion_crashed(struct suspicion *suspicion, uint32_t first, uint32_t end)
+{
+    CHECK(first < end);
+    if (suspicion->crashes == 0 || end <= suspicion->first || suspicion->end <= first) {
+        *suspicion = (struct suspicion){.first = first, .end = end, .crashes = 1};
+        return;
+    }
+    suspicion->first = first > suspicion->first ? first : suspicion->first;
+    suspicion->end = end < suspicion->end ? end : suspicion->end;
+    suspicion->crashes++;
+}
+
+bool suspicion_crashed_alone(struct suspicion *suspicion, uint32_t first, uint32_t end,
+                             bool worker_had_worked)
+{
+    uint32_t evidence = suspicion->evidence;
+    bool same_place = first < suspicion->end && suspicion->first < end;
+    suspicion_crashed(suspicion, first, end);
+    if (!same_place)
+        return false;
+    suspicion->evidence =
+        evidence + (worker_had_worked ? SUSPICION_EVIDENCE_STRONG : SUSPICION_EVIDENCE_WEAK);
+    return suspicion->evidence >= SUSPICION_EVIDENCE_FOR_VERDICT;
+}
+
+void suspicion_passed(struct suspicion *suspicion, uint32_t end)
+{
+    if (suspicion->crashes > 0 && end >= suspicion->end)
+        *suspicion = (struct suspicion){0};
+}
+
+static bool is_suspect(const struct suspicion *suspicion)
+{
+    return suspicion->crashes >= SUSPICION_CRASHES_FOR_TRIAL;
+}
+
+bool suspicion_wants_trial(const struct suspicion *suspicion, uint32_t first)
+{
+    return is_suspect(suspicion) && first >= suspicion->first && first < suspicion->end;
+}
+
+uint32_t suspicion_clip(const struct suspicion *suspicion, uint32_t first, uint32_t count)
+{
+    if (!is_suspect(suspicion) || first >= suspicion->end)
+        return count;
+    uint32_t border = first < suspicion->first ? suspicion->first : suspicion->end;
+    return border - first < count ? border - first : count;
+}

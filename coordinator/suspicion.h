@@ -1,0 +1,45 @@
+/* Whether a request may be what ends workers. A worker that dies while it executes a plan blames
+ * nobody at first: operators kill workers, machines fail. Blame takes evidence.
+ *   - A request whose positions were being executed notes them as its suspected range. If it gets
+ * past the range, it is cleared. If a worker dies again in the same range, the range shrinks to
+ * what both had in common; from SUSPICION_CRASHES_FOR_TRIAL deaths on, the range is executed alone.
+ *   - A death in such a trial is evidence: strong if that worker had answered a step before (it can
+ *     work), weak otherwise. SUSPICION_EVIDENCE_FOR_VERDICT of it, without once getting past, is
+ * the verdict: poisoned. So a random kill -9 clears itself with the next step, and a verdict needs
+ * at least five workers lost in one place, three of them in a step that held nothing else. */
+#ifndef TANDEM_COORDINATOR_SUSPICION_H
+#define TANDEM_COORDINATOR_SUSPICION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    SUSPICION_CRASHES_FOR_TRIAL = 2,
+    SUSPICION_EVIDENCE_STRONG = 3,
+    SUSPICION_EVIDENCE_WEAK = 1,
+    SUSPICION_EVIDENCE_FOR_VERDICT = 9,
+};
+
+/* Embedded in the request; zeroed = clear. */
+struct suspicion {
+    uint32_t first, end; /* suspected positions, empty when clear */
+    uint32_t crashes;
+    uint32_t evidence;
+};
+
+/* A worker died while positions first .. end-1 were executed together with other requests' rows. */
+void suspicion_crashed(struct suspicion *suspicion, uint32_t first, uint32_t end);
+
+/* A worker died while they were executed alone. True: the verdict is reached. */
+bool suspicion_crashed_alone(struct suspicion *suspicion, uint32_t first, uint32_t end,
+                             bool worker_had_worked);
+
+/* Positions up to `end` were executed and the worker lived. */
+void suspicion_passed(struct suspicion *suspicion, uint32_t end);
+
+/* Whether a row that begins at `first` must be alone in its plan, and how many of its `count`
+ * positions it may have: a row ends where the suspected range begins, and where it ends. */
+bool suspicion_wants_trial(const struct suspicion *suspicion, uint32_t first);
+uint32_t suspicion_clip(const struct suspicion *suspicion, uint32_t first, uint32_t count);
+
+#endif
