@@ -67,14 +67,14 @@ static bool is_role_byte(char byte)
 
 static enum status judge_message(const struct chat_turn *message, size_t index, struct text *why)
 {
-    bool named = message->role.length >= 1 && message->role.length <= CHAT_ROLE_BYTES_MAX;
+    bool named = message->role.length >= 1 && message->role.length <= LIMIT_CHAT_ROLE_BYTES;
     for (size_t i = 0; named && i < message->role.length; i++)
         named = is_role_byte(message->role.bytes[i]);
     if (!named) {
         text_set(
             why,
             "messages[%zu].role must be 1 to %d characters of a-z, 0-9, '_' and '-', such as user",
-            index, CHAT_ROLE_BYTES_MAX);
+            index, LIMIT_CHAT_ROLE_BYTES);
         return STATUS_INVALID;
     }
     size_t valid = utf8_valid_prefix(message->content.bytes, message->content.length);
@@ -87,9 +87,9 @@ static enum status judge_message(const struct chat_turn *message, size_t index, 
 
 static enum status judge(const struct chat_turn *messages, size_t message_count, struct text *why)
 {
-    if (message_count == 0 || message_count > CHAT_MESSAGES_MAX) {
+    if (message_count == 0 || message_count > LIMIT_CHAT_MESSAGES) {
         text_set(why, "messages has %zu entries; 1 to %d are allowed", message_count,
-                 CHAT_MESSAGES_MAX);
+                 LIMIT_CHAT_MESSAGES);
         return STATUS_INVALID;
     }
     for (size_t i = 0; i < message_count; i++) {

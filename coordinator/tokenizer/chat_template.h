@@ -8,11 +8,7 @@
 #include "common/status.h"
 #include "common/text.h"
 #include "coordinator/tokenizer/vocabulary.h"
-
-enum {
-    CHAT_MESSAGES_MAX = 4096,
-    CHAT_ROLE_BYTES_MAX = 32,
-};
+#include "proto/limits.h"
 
 enum chat_template_kind {
     CHAT_TEMPLATE_NONE = 0,
@@ -29,7 +25,7 @@ struct chat_template {
 enum chat_ending { CHAT_ENDS_WITH_MESSAGE, CHAT_ENDS_WITH_ANSWER_BEGUN };
 
 struct chat_turn {
-    struct byte_view role;    /* 1 to CHAT_ROLE_BYTES_MAX of a-z, 0-9, '_' and '-' */
+    struct byte_view role;    /* 1 to LIMIT_CHAT_ROLE_BYTES of a-z, 0-9, '_' and '-' */
     struct byte_view content; /* UTF-8 */
 };
 

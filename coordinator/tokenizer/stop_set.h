@@ -6,12 +6,13 @@
 #include "common/status.h"
 #include "common/text.h"
 #include "coordinator/tokenizer/vocabulary.h"
+#include "proto/limits.h"
 
 #include <stdbool.h>
 
 enum {
-    STOP_STRINGS_MAX = 16,
-    STOP_STRING_BYTES_MAX = 64,
+    STOP_STRINGS_MAX = LIMIT_STOP_STRINGS,
+    STOP_STRING_BYTES_MAX = LIMIT_STOP_BYTES,
 };
 
 /* Embedded by the caller, holds copies, no memory of its own; a zeroed one never matches. */
