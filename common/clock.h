@@ -2,11 +2,9 @@
 #ifndef TANDEM_COMMON_CLOCK_H
 #define TANDEM_COMMON_CLOCK_H
 
-#include <stdint.h>
+#include "common/duration.h"
 
-#define NS_PER_US UINT64_C(1000)
-#define NS_PER_MS UINT64_C(1000000)
-#define NS_PER_S  UINT64_C(1000000000)
+#include <stdint.h>
 
 /* CLOCK_MONOTONIC; comparable between processes of one host. */
 uint64_t clock_now_ns(void);

@@ -118,6 +118,12 @@ ON_HOST_AND_DEVICE static inline uint32_t kv_token_in_block(const struct kv_geom
     return position % g->block_tokens;
 }
 
+/* Positions that `blocks` blocks of one layer hold. */
+ON_HOST_AND_DEVICE static inline uint64_t kv_positions(const struct kv_geometry *g, uint64_t blocks)
+{
+    return blocks * g->block_tokens;
+}
+
 /* Physical blocks of a pool of `pool_bytes`: a multiple of `layers`, since a logical block takes
  * one per layer. */
 ON_HOST_AND_DEVICE static inline uint64_t kv_pool_blocks(const struct kv_geometry *g,

@@ -34,8 +34,10 @@ void text_append(struct text *text, const char *bytes, size_t length)
     text->bytes[text->length] = '\0';
 }
 
-static void append_formatted(struct text *text, const char *format, va_list arguments)
+void text_format_list(struct text *text, const char *format, va_list arguments)
 {
+    if (text == NULL)
+        return;
     size_t room = text->capacity - text->length;
     int wanted = vsnprintf(text->bytes + text->length, room, format, arguments);
     if (wanted < 0)
@@ -54,7 +56,7 @@ void text_format(struct text *text, const char *format, ...)
         return;
     va_list arguments;
     va_start(arguments, format);
-    append_formatted(text, format, arguments);
+    text_format_list(text, format, arguments);
     va_end(arguments);
 }
 
@@ -67,7 +69,7 @@ void text_set(struct text *text, const char *format, ...)
     text->bytes[0] = '\0';
     va_list arguments;
     va_start(arguments, format);
-    append_formatted(text, format, arguments);
+    text_format_list(text, format, arguments);
     va_end(arguments);
 }
 

@@ -3,6 +3,7 @@
 #ifndef TANDEM_COMMON_TEXT_H
 #define TANDEM_COMMON_TEXT_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -28,6 +29,9 @@ struct text *reason_init(struct reason *reason);
 /* Appends. A NULL `text` is accepted and ignored, so that a caller may not care for the reason. */
 void text_append(struct text *text, const char *bytes, size_t length);
 void text_format(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+void text_format_list(struct text *text, const char *format, va_list arguments)
+    __attribute__((format(printf, 2, 0)));
 
 /* Empties, then formats. */
 void text_set(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));

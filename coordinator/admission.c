@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdio.h>
 
 bool refusal_set(struct refusal *refusal, enum error_code code, const char *field,
                  const char *format, ...)
@@ -12,7 +11,9 @@ bool refusal_set(struct refusal *refusal, enum error_code code, const char *fiel
     *refusal = (struct refusal){.code = code, .field = field};
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(refusal->message, sizeof refusal->message, format, arguments);
+    struct text message;
+    text_init(&message, refusal->message, sizeof refusal->message);
+    text_format_list(&message, format, arguments);
     va_end(arguments);
     return false;
 }

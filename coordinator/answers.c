@@ -1,7 +1,7 @@
 #include "coordinator/answers.h"
 
 #include "common/check.h"
-#include "common/clock.h"
+#include "common/duration.h"
 
 #include <string.h>
 

@@ -18,7 +18,7 @@ enum status block_table_init(struct block_table *table, struct arena *arena,
     CHECK(geometry->layers > 0);
     struct block_table made = {
         .geometry = *geometry, .slots = slots, .logical_blocks = logical_blocks};
-    size_t count = (size_t)slots * geometry->layers * logical_blocks;
+    size_t count = kv_table_entries(geometry, logical_blocks, slots);
     made.entries = arena_alloc_array(arena, count, sizeof *made.entries);
     if (made.entries == NULL)
         return STATUS_OUT_OF_MEMORY;

@@ -1,5 +1,5 @@
 #include "common/check.h"
-#include "common/clock.h"
+#include "common/duration.h"
 #include "coordinator/answers.h"
 #include "coordinator/core_state.h"
 

@@ -1,4 +1,4 @@
-#include "common/clock.h"
+#include "common/duration.h"
 #include "coordinator/core_state.h"
 
 struct client_stats_answer core_stats(const struct core *core)

@@ -3,7 +3,6 @@
 #include "common/check.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 struct outbox_chunk {
@@ -68,12 +67,11 @@ static const char *format_list(struct outbox *outbox, const char *format, va_lis
     uint32_t room = OUTBOX_TEXT_BYTES - outbox->text_bytes;
     if (room == 0)
         return "";
-    char *text = outbox->text + outbox->text_bytes;
-    int length = vsnprintf(text, room, format, arguments);
-    CHECK(length >= 0);
-    uint32_t used = (uint32_t)length + 1;
-    outbox->text_bytes += used < room ? used : room;
-    return text;
+    struct text text;
+    text_init(&text, outbox->text + outbox->text_bytes, room);
+    text_format_list(&text, format, arguments);
+    outbox->text_bytes += (uint32_t)text.length + 1;
+    return text.bytes;
 }
 
 const char *outbox_format(struct outbox *outbox, const char *format, ...)

@@ -129,8 +129,9 @@ static struct wish wish_of(const struct request *request)
 /* Positions for which the request's slot has blocks. */
 static uint32_t covered(const struct scheduler *scheduler, const struct request *request)
 {
-    return scheduler->slots->rows[request->slot].logical_blocks *
-           scheduler->slots->table.geometry.block_tokens;
+    const struct slots *slots = scheduler->slots;
+    return (uint32_t)kv_positions(&slots->table.geometry,
+                                  slots->rows[request->slot].logical_blocks);
 }
 
 /* Whether the next position goes by itself and may take a block: in decode, and where tokens that
