@@ -1,0 +1,261 @@
+/* A row of a matmul does not know how many rows, parts and threads there are. */
+#include "common/check.h"
+#include "common/float16.h"
+#include "common/random.h"
+#include "kernels/comparison.h"
+#include "kernels/subjects.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { COLUMNS = 608, ROWS_MAX = 300, OUTPUTS = 72 };
+
+static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 64, 127, 128, 129, 130, 300};
+
+static struct matrix *make_matrix(struct backend *backend, uint32_t type, uint32_t rows,
+                                  const uint32_t *row_order)
+{
+    uint64_t row_bytes = weight_row_bytes(type, COLUMNS);
+    uint8_t *bytes = malloc(rows * row_bytes);
+    struct random random = {type + 100};
+    CHECK(bytes != NULL);
+    for (uint64_t i = 0; i < rows * row_bytes; i++)
+        bytes[i] = (uint8_t)(random_next(&random) & 0xb7); /* halves and floats stay finite */
+    struct matrix_source source = {type, rows, COLUMNS, bytes, row_order};
+    struct matrix *matrix = NULL;
+    CHECK(backend->operations->matrix_load(backend, &source, &matrix) == STATUS_OK);
+    free(bytes);
+    return matrix;
+}
+
+/* parts x input -> outputs in host memory, one buffer per part. */
+static void multiply(struct backend *backend, struct matrix *const *parts, uint32_t part_count,
+                     const float *input, uint32_t rows, float **outputs)
+{
+    const struct backend_operations *ops = backend->operations;
+    uint64_t input_bytes = (uint64_t)rows * COLUMNS * sizeof(float);
+    uint64_t prepared_bytes = ops->prepared_bytes(backend, rows, COLUMNS);
+    struct matmul_args args = {.input = subject_upload(backend, input, input_bytes),
+                               .rows = rows,
+                               .columns = COLUMNS,
+                               .part_count = part_count};
+    void *prepared = subject_memory(backend, prepared_bytes);
+    struct prepare_args prepare = {args.input, rows, COLUMNS, prepared};
+    args.prepared = prepared;
+    for (uint32_t p = 0; p < part_count; p++) {
+        uint64_t bytes = (uint64_t)rows * parts[p]->rows * sizeof(float);
+        args.parts[p] = (struct matmul_part){parts[p], subject_memory(backend, bytes)};
+    }
+    ops->prepare(backend, &prepare);
+    ops->matmul(backend, &args);
+    for (uint32_t p = 0; p < part_count; p++) {
+        uint64_t bytes = (uint64_t)rows * parts[p]->rows * sizeof(float);
+        subject_download(backend, outputs[p], args.parts[p].output, bytes);
+        ops->memory_release(backend, args.parts[p].output, bytes);
+    }
+    ops->memory_release(backend, prepared, prepared_bytes);
+    ops->memory_release(backend, (void *)(uintptr_t)args.input, input_bytes);
+}
+
+struct buffers {
+    float *input, *alone, *together;
+};
+
+static struct buffers make_buffers(void)
+{
+    struct buffers b = {malloc(ROWS_MAX * COLUMNS * sizeof(float)),
+                        malloc(ROWS_MAX * OUTPUTS * sizeof(float)),
+                        malloc(ROWS_MAX * OUTPUTS * sizeof(float))};
+    CHECK(b.input != NULL && b.alone != NULL && b.together != NULL);
+    fill_values(b.input, ROWS_MAX * COLUMNS, 77);
+    return b;
+}
+
+static void free_buffers(struct buffers *b)
+{
+    free(b->input);
+    free(b->alone);
+    free(b->together);
+}
+
+static void rows_do_not_depend_on_their_number(void **state)
+{
+    struct buffers b = make_buffers();
+    (void)state;
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        if (backend == NULL)
+            continue;
+        for (uint32_t type = WEIGHT_TYPE_F32; type < WEIGHT_TYPE_COUNT; type++) {
+            struct matrix *matrix = make_matrix(backend, type, OUTPUTS, NULL);
+            for (uint32_t row = 0; row < ROWS_MAX; row++) {
+                float *output = b.alone + (size_t)row * OUTPUTS;
+                multiply(backend, &matrix, 1, b.input + row * COLUMNS, 1, &output);
+            }
+            for (size_t i = 0; i < sizeof row_counts / sizeof *row_counts; i++) {
+                multiply(backend, &matrix, 1, b.input, row_counts[i], &b.together);
+                assert_same_bits(subjects[s].name, b.together, b.alone,
+                                 row_counts[i] * OUTPUTS * sizeof(float));
+            }
+            backend->operations->matrix_free(backend, matrix);
+        }
+        backend_close(backend);
+    }
+    free_buffers(&b);
+}
+
+/* q, k, v of different types and heights from one prepared input. */
+static void parts_equal_single_matmuls(void **state)
+{
+    static const uint32_t types[] = {WEIGHT_TYPE_Q4_1, WEIGHT_TYPE_F16, WEIGHT_TYPE_Q8_0};
+    static const uint32_t heights[] = {72, 17, 32};
+    struct buffers b = make_buffers();
+    (void)state;
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        if (backend == NULL)
+            continue;
+        struct matrix *parts[3];
+        float *together[3], *alone = b.alone;
+        for (uint32_t p = 0; p < 3; p++) {
+            parts[p] = make_matrix(backend, types[p], heights[p], NULL);
+            together[p] = calloc(9 * OUTPUTS, sizeof(float));
+        }
+        multiply(backend, parts, 3, b.input, 9, together);
+        for (uint32_t p = 0; p < 3; p++) {
+            multiply(backend, &parts[p], 1, b.input, 9, &alone);
+            assert_same_bits(subjects[s].name, together[p], alone, 9 * heights[p] * sizeof(float));
+            backend->operations->matrix_free(backend, parts[p]);
+            free(together[p]);
+        }
+        backend_close(backend);
+    }
+    free_buffers(&b);
+}
+
+/* row_order permutes rows at load (the rotation layout of some files). */
+static void row_order_permutes_the_output(void **state)
+{
+    struct buffers b = make_buffers();
+    uint32_t order[OUTPUTS];
+    (void)state;
+    for (uint32_t i = 0; i < OUTPUTS; i++)
+        order[i] = (i * 25 + 7) % OUTPUTS;
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        if (backend == NULL)
+            continue;
+        for (uint32_t type = WEIGHT_TYPE_F32; type < WEIGHT_TYPE_COUNT; type++) {
+            struct matrix *plain = make_matrix(backend, type, OUTPUTS, NULL);
+            struct matrix *ordered = make_matrix(backend, type, OUTPUTS, order);
+            multiply(backend, &plain, 1, b.input, 1, &b.alone);
+            multiply(backend, &ordered, 1, b.input, 1, &b.together);
+            for (uint32_t i = 0; i < OUTPUTS; i++)
+                assert_same_bits(subjects[s].name, &b.together[i], &b.alone[order[i]],
+                                 sizeof(float));
+            backend->operations->matrix_free(backend, ordered);
+            backend->operations->matrix_free(backend, plain);
+        }
+        backend_close(backend);
+    }
+    free_buffers(&b);
+}
+
+/* A value that is not finite must come out as NaN in its own row, through every weight type, and
+ * nowhere else. */
+static void a_strange_input_spoils_its_row_alone(void **state)
+{
+    static const float strange[] = {NAN, INFINITY, -INFINITY};
+    struct buffers b = make_buffers();
+    (void)state;
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        if (backend == NULL)
+            continue;
+        for (uint32_t type = WEIGHT_TYPE_F32; type < WEIGHT_TYPE_COUNT; type++) {
+            struct matrix *matrix = make_matrix(backend, type, OUTPUTS, NULL);
+            for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
+                multiply(backend, &matrix, 1, b.input, 6, &b.alone);
+                float kept = b.input[2 * COLUMNS + 70];
+                b.input[2 * COLUMNS + 70] = strange[i];
+                multiply(backend, &matrix, 1, b.input, 6, &b.together);
+                b.input[2 * COLUMNS + 70] = kept;
+                for (uint32_t o = 0; o < OUTPUTS; o++) {
+                    assert_true(!isfinite(b.together[2 * OUTPUTS + o]));
+                    b.together[2 * OUTPUTS + o] = b.alone[2 * OUTPUTS + o];
+                }
+                assert_same_bits(subjects[s].name, b.together, b.alone,
+                                 sizeof(float) * 6 * OUTPUTS);
+            }
+            backend->operations->matrix_free(backend, matrix);
+        }
+        backend_close(backend);
+    }
+    free_buffers(&b);
+}
+
+/* Blocks of tiny and huge values: scales at the ends of their range. */
+static void extreme_activations_keep_their_precision(void **state)
+{
+    static const float sizes[] = {0.0f, 0x1p-149f, 0x1p-101f, 0x1p-100f, 0x1p-60f, 1.0f, 0x1p+60f};
+    struct buffers b = make_buffers();
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        float *first = NULL;
+        for (uint32_t k = 0; k < COLUMNS; k++)
+            b.input[k] = sizes[i] * (k % 3 == 0 ? -1.0f : 1.0f);
+        for (size_t s = 0; s < subject_count; s++) {
+            struct backend *backend = subject_open(&subjects[s]);
+            if (backend == NULL)
+                continue;
+            struct matrix *matrix = make_matrix(backend, WEIGHT_TYPE_Q8_0, OUTPUTS, NULL);
+            multiply(backend, &matrix, 1, b.input, 1, first == NULL ? &b.alone : &b.together);
+            if (first != NULL)
+                assert_same_bits(subjects[s].name, b.together, b.alone, sizeof(float) * OUTPUTS);
+            first = b.alone;
+            for (uint32_t o = 0; o < OUTPUTS; o++)
+                assert_true(isfinite(first[o]) && (sizes[i] >= 0x1p-100f || first[o] == 0.0f));
+            backend->operations->matrix_free(backend, matrix);
+            backend_close(backend);
+        }
+    }
+    free_buffers(&b);
+}
+
+static void unknown_types_and_broken_blocks_are_refused(void **state)
+{
+    static const uint32_t wrong[][2] = {
+        {0, 32}, {WEIGHT_TYPE_COUNT, 32}, {WEIGHT_TYPE_Q4_1, 33}, {WEIGHT_TYPE_Q8_0, 0}};
+    uint8_t bytes[4096] = {0};
+    (void)state;
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        if (backend == NULL)
+            continue;
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+            struct matrix_source source = {wrong[i][0], 4, wrong[i][1], bytes, NULL};
+            struct matrix *matrix = NULL;
+            assert_int_equal(backend->operations->matrix_load(backend, &source, &matrix),
+                             STATUS_UNSUPPORTED);
+            assert_null(matrix);
+        }
+        backend_close(backend);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_do_not_depend_on_their_number),
+        cmocka_unit_test(parts_equal_single_matmuls),
+        cmocka_unit_test(row_order_permutes_the_output),
+        cmocka_unit_test(a_strange_input_spoils_its_row_alone),
+        cmocka_unit_test(extreme_activations_keep_their_precision),
+        cmocka_unit_test(unknown_types_and_broken_blocks_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
