@@ -3,7 +3,6 @@
 #include "common/check.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,14 +114,13 @@ refuse(const struct judgement *judgement, enum plan_refusal refusal, const char 
 
 static bool judge_parameters(const struct judgement *judgement, const struct slot_row *row)
 {
-    bool temperature = isfinite(row->temperature) && row->temperature >= 0 &&
-                       row->temperature <= LIMIT_TEMPERATURE;
-    bool top_p = row->top_p > 0 && row->top_p <= 1;
-    bool min_p = row->min_p >= 0 && row->min_p <= 1;
-    if (temperature && top_p && min_p)
+    if (slot_row_is_valid(row, &judgement->check->extents))
         return true;
-    return refuse(judgement, PLAN_REFUSAL_PARAMETERS, "temperature %g, top_p %g, min_p %g",
-                  (double)row->temperature, (double)row->top_p, (double)row->min_p);
+    return refuse(judgement, PLAN_REFUSAL_PARAMETERS,
+                  "prompt %" PRIu32 ", limit %" PRIu32 ", top_k %" PRIu32
+                  ", temperature %g, top_p %g, min_p %g",
+                  row->prompt_tokens, row->token_limit, row->top_k, (double)row->temperature,
+                  (double)row->top_p, (double)row->min_p);
 }
 
 /* A higher generation is a new tenant: all that was known of the slot is forgotten, the last sample

@@ -31,7 +31,7 @@ VARIANTS = {
     "tiny-q4_0": dict(type="Q4_0"),
     "tiny-q4_1": dict(type="Q4_1"),
     "tiny-head128": dict(width=128, heads=2, kv_heads=1, head_dim=128, type="Q8_0"),
-    "tiny-heads9": dict(width=96, heads=9, kv_heads=3, head_dim=16, type="Q8_0"),
+    "tiny-heads9": dict(width=96, heads=9, kv_heads=3, head_dim=32, type="Q8_0"),
     "tiny-llama3": dict(rope_factors=True, type="F16"),
     "tiny-untied": dict(untied=True, type="F16"),
 }

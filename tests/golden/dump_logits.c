@@ -1,0 +1,49 @@
+/* Runs token ids through the layers of a model and writes the logits of every position to stdout,
+ * as raw fp32, for comparison with an oracle.
+ *
+ * usage: dump_logits MODEL ISA THREADS CHUNK < ids > logits
+ * Input, little-endian u32: for each prompt the number of ids and the ids, until the end. Output:
+ * for each prompt [ids][vocabulary]. ISA: auto, plain or avx2; THREADS: 0 for all; CHUNK: rows of
+ * one step. */
+#include "golden/token_runner.h"
+
+#include <errno.h>
+
+static void write_logits(void *context, uint32_t first, uint32_t rows, const float *logits)
+{
+    const struct token_runner *runner = context;
+    size_t values = (size_t)rows * runner->model.shape.vocabulary;
+    (void)first;
+    if (fwrite(logits, sizeof *logits, values, stdout) != values || fflush(stdout) != 0)
+        runner_fail("stdout", strerror(errno));
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const isa_names[] = {"auto", "plain", "avx2"};
+    struct backend_options options = {.kind = BACKEND_CPU};
+    struct token_runner runner = {0};
+    if (argc != 5)
+        runner_fail("usage", "dump_logits MODEL ISA THREADS CHUNK < ids > logits");
+    for (uint32_t i = 0; i < sizeof isa_names / sizeof isa_names[0]; i++)
+        if (strcmp(argv[2], isa_names[i]) == 0)
+            options.cpu_isa = i;
+    options.threads = (uint32_t)strtoul(argv[3], NULL, 10);
+    runner.chunk = (uint32_t)strtoul(argv[4], NULL, 10);
+    if (runner.chunk == 0)
+        runner_fail("CHUNK", "must be at least 1");
+    runner_open(&runner, argv[1], &options);
+    uint32_t count;
+    while (fread(&count, sizeof count, 1, stdin) == 1) {
+        if (count == 0 || count > runner.context)
+            runner_fail("ids", "a prompt is empty or longer than the context");
+        if (fread(runner.ids, sizeof *runner.ids, count, stdin) != count)
+            runner_fail("ids", "the input ends inside a prompt");
+        for (uint32_t i = 0; i < count; i++)
+            if (runner.ids[i] >= runner.model.shape.vocabulary)
+                runner_fail("ids", "an id is beyond the vocabulary");
+        runner_prompt(&runner, count, write_logits, &runner);
+    }
+    runner_close(&runner);
+    return 0;
+}
