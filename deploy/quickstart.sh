@@ -103,17 +103,17 @@ start_service() {
     started_here+=("$name")
 }
 
-# The end of a service's log in one sentence.
+# A service that gave up said why in the last line of its log.
 explain_end() {
-    local name=$1 code=$2 reason
-    reason=$(grep -E 'level=error' "$state/$name.log" | tail -n 1)
-    [ -n "$reason" ] || reason=$(tail -n 1 "$state/$name.log")
+    local name=$1 code=$2 reason hint=
+    reason=$(tail -n 1 "$state/$name.log")
+    reason=${reason#"tandem-$name: "}
     case $code in
-    $EXIT_NO_MODEL) reason+=" - remove $model and run this again" ;;
-    $EXIT_CONFIGURATION) reason+=" - is another coordinator using $run_dir? Stop it, or give another directory with --run-dir" ;;
+    $EXIT_NO_MODEL) hint="; remove that file and run this again" ;;
+    $EXIT_CONFIGURATION) hint="; stop what uses $run_dir, or give another directory with --run-dir" ;;
     esac
     stop_services "${started_here[@]}"
-    fail "$code" "the $name did not start: $reason (log: $state/$name.log)."
+    fail "$code" "the $name did not start: ${reason%.}$hint (log: $state/$name.log)."
 }
 
 wait_until_ready() {

@@ -47,7 +47,8 @@ BANNED_CALLS = {
     "longjmp": ("control flow", ("tests/",)),
     "exit": ("only main leaves", ("common/check.c", "tests/", "/main.c", "client/cli/")),
     "_exit": ("only main leaves", ("common/check.c", "tests/", "/main.c",
-                                   "worker/fault_points_armed.c", "worker/heartbeat.c")),
+                                   "worker/fault_points_armed.c", "worker/heartbeat.c",
+                                   "worker/engine.c")),
 }
 BANNED_WORDS = {
     "CLOCK_REALTIME": "steps backwards; use clock_now_ns()",
@@ -164,40 +165,51 @@ def check_mirror(root):
             yield Finding(path, 1, "mirror", "COVERED_ELSEWHERE names a file that is not there")
 
 
-LOG_CALL = re.compile(r"\blog_(?:error|warn|info|debug|line|at)\s*\(\s*(?:LOG_LEVEL_\w+\s*,\s*)?"
-                      r"(\"[^\"]*\"|[^\s,]+)")
+# log_warn("event", ...), and with a level: log_line(LEVEL, "event", ...), outbox_log(outbox, LEVEL, "event", ...).
+LOG_CALL = re.compile(r"\blog_(?P<level>error|warn|info|debug)\s*\(\s*(?P<event>\"[^\"]*\"|[^\s,]+)"
+                      r"|\b(?:log_line|log_at|outbox_log)\s*\((?P<arguments>[^;]*)")
+# They define these functions, or hand on the lines of the core.
+LOG_RELAYS = ("common/log.h", "common/log.c", "coordinator/outbox.h", "coordinator/outbox.c",
+              "coordinator/service.c")
+
+
+def event_of(match):
+    """(level, event) of a call as they are written; (None, None) for a relay."""
+    if match.group("event"):
+        return match.group("level"), match.group("event")
+    named = re.search(r"LOG_LEVEL_(\w+)\s*,\s*(\"[^\"]*\"|[^\s,]+)", match.group("arguments"))
+    return (named.group(1).lower(), named.group(2)) if named else (None, None)
 
 
 def logged_events(root):
-    """{event: (path, line)} of all product code; findings for names that are no literal."""
+    """{(event, level): (path, line)} of all product code; findings for names that are no literal."""
     events, findings = {}, []
     for path in c_source.product_files(root):
-        if path.startswith("common/log."):
-            continue
         text = c_source.strip(c_source.read(root, path), keep_strings=True)
         for match in LOG_CALL.finditer(text):
-            name, line = match.group(1), c_source.line_of(text, match.start())
-            if re.fullmatch(r'"[a-z][a-z0-9_]*"', name):
-                events.setdefault(name.strip('"'), (path, line))
-            else:
+            level, name = event_of(match)
+            line = c_source.line_of(text, match.start())
+            if name is not None and re.fullmatch(r'"[a-z][a-z0-9_]*"', name):
+                events.setdefault((name.strip('"'), level), (path, line))
+            elif path not in LOG_RELAYS:
                 findings.append(Finding(path, line, "event_name", f"{name} is not a fixed name"))
     return events, findings
 
 
 def check_events(root):
-    """Each event that the code logs has a row in docs/OPERATIONS.md, and each row an event."""
+    """Each event that the code logs has a row with its level in docs/OPERATIONS.md, and each row an event."""
     events, findings = logged_events(root)
     document = "docs/OPERATIONS.md"
     text = c_source.read(root, document) if os.path.exists(os.path.join(root, document)) else ""
     section = re.search(r"^## Log events\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    listed = set(re.findall(r"^\| `([a-z0-9_]+)`", section.group(1) if section else "",
+    listed = set(re.findall(r"^\| `([a-z0-9_]+)` \| (\w+)", section.group(1) if section else "",
                             re.MULTILINE))
-    for event, (path, line) in sorted(events.items()):
-        if event not in listed:
+    for (event, level), (path, line) in sorted(events.items()):
+        if (event, level) not in listed:
             findings.append(Finding(path, line, "event_unlisted",
-                                    f"{event} has no row in {document}"))
-    for event in sorted(listed - set(events)):
-        findings.append(Finding(document, 1, "event_unknown", f"nothing logs {event}"))
+                                    f"{event} ({level}) has no row in {document}"))
+    for event, level in sorted(listed - set(events)):
+        findings.append(Finding(document, 1, "event_unknown", f"nothing logs {event} as {level}"))
     return findings
 
 

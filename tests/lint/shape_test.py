@@ -140,6 +140,14 @@ class ShapeTest(PlantedTree):
     def test_events_both_ways(self):
         self.plant_module('void f(void)\n{\n    log_warn(\n        "lost", "x=1");\n}\n')
         self.assertEqual(self.rules(shape.check), ["event_unlisted"])
+        self.plant_module('void f(void)\n{\n    outbox_log(&core->outbox, LOG_LEVEL_WARN, "lost",\n'
+                          '               "x=1");\n}\n')
+        self.assertEqual(self.rules(shape.check), ["event_unlisted"])
+        self.plant_module("void f(void)\n{\n    log_line(line->level, line->event, text);\n}\n")
+        self.assertEqual(self.rules(shape.check), ["event_name"])
+        self.plant_module('void f(void)\n{\n    log_info("lost", "x=1");\n}\n',
+                          "| `lost` | warn |\n")
+        self.assertEqual(self.rules(shape.check), ["event_unknown", "event_unlisted"])
         self.plant_module("", "| `lost` | warn |\n")
         self.assertEqual(self.rules(shape.check), ["event_unknown"])
         self.plant_module('void f(void)\n{\n    log_warn(name, "x=1");\n}\n')
