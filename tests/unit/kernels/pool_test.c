@@ -1,0 +1,191 @@
+#include "kernels/cpu/pool.h"
+
+#include "common/clock.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <xmmintrin.h>
+#include <cmocka.h>
+
+enum { ITEMS_MAX = 5000 };
+
+struct tally {
+    _Atomic uint32_t *visits;
+    uint32_t items, grain;
+    _Atomic uint32_t too_long;
+};
+
+static void visit(const void *context, uint32_t begin, uint32_t end)
+{
+    struct tally *tally = (struct tally *)(uintptr_t)context;
+    if (end - begin > tally->grain || end > tally->items || begin >= end)
+        atomic_fetch_add(&tally->too_long, 1);
+    for (uint32_t i = begin; i < end; i++)
+        atomic_fetch_add(&tally->visits[i], 1);
+}
+
+static struct pool *open_pool(uint32_t threads)
+{
+    struct pool *pool = NULL;
+    assert_int_equal(pool_open(threads, &pool), STATUS_OK);
+    assert_int_equal(pool_threads(pool), threads);
+    return pool;
+}
+
+static void every_item_is_visited_once(void **state)
+{
+    static _Atomic uint32_t visits[ITEMS_MAX];
+    static const uint32_t counts[] = {0, 1, 2, 3, 7, 64, 1000, ITEMS_MAX};
+    static const uint32_t grains[] = {1, 3, 64, ITEMS_MAX};
+    (void)state;
+    for (uint32_t threads = 1; threads <= 5; threads++) {
+        struct pool *pool = open_pool(threads);
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            for (size_t g = 0; g < sizeof grains / sizeof *grains; g++) {
+                struct tally tally = {visits, counts[c], grains[g], 0};
+                if (threads == 1) /* one call may do everything */
+                    tally.grain = ITEMS_MAX;
+                memset((void *)visits, 0, sizeof visits);
+                pool_run(pool, visit, &tally, counts[c], grains[g]);
+                for (uint32_t i = 0; i < ITEMS_MAX; i++)
+                    assert_int_equal(visits[i], i < counts[c] ? 1 : 0);
+                assert_int_equal(tally.too_long, 0);
+            }
+        }
+        pool_close(pool);
+    }
+}
+
+/* Jobs back to back: a thread that is late for one job must not touch the next one's description.
+ */
+static void jobs_in_quick_succession_stay_apart(void **state)
+{
+    static _Atomic uint32_t visits[2][64];
+    (void)state;
+    struct pool *pool = open_pool(4);
+    for (uint32_t turn = 0; turn < 20000; turn++) {
+        struct tally tally = {visits[turn % 2], 2 + turn % 60, 1, 0};
+        memset((void *)visits[turn % 2], 0, sizeof visits[0]);
+        pool_run(pool, visit, &tally, tally.items, 1);
+        for (uint32_t i = 0; i < 64; i++)
+            assert_int_equal(visits[turn % 2][i], i < tally.items ? 1 : 0);
+        assert_int_equal(tally.too_long, 0);
+    }
+    pool_close(pool);
+}
+
+/* The caller's thread does the first share, which waits until another thread has begun the second:
+ * so a second thread takes part even after all of them slept. */
+static void wait_for_company(const void *context, uint32_t begin, uint32_t end)
+{
+    struct tally *tally = (struct tally *)(uintptr_t)context;
+    (void)begin;
+    (void)end;
+    uint64_t deadline = clock_now_ns() + 5 * NS_PER_S;
+    atomic_fetch_add(&tally->visits[0], 1);
+    while (atomic_load(&tally->visits[0]) < 2 && clock_now_ns() < deadline)
+        _mm_pause();
+}
+
+static void sleeping_threads_are_woken(void **state)
+{
+    static _Atomic uint32_t visits[1];
+    struct timespec nap = {0, 20 * 1000 * 1000};
+    (void)state;
+    struct pool *pool = open_pool(3);
+    for (int turn = 0; turn < 5; turn++) {
+        struct tally tally = {visits, 2, 1, 0};
+        visits[0] = 0;
+        nanosleep(&nap, NULL);
+        uint64_t start = clock_now_ns();
+        pool_run(pool, wait_for_company, &tally, 2, 1);
+        assert_int_equal(visits[0], 2);
+        assert_true(clock_now_ns() - start < 4 * NS_PER_S);
+    }
+    pool_close(pool);
+}
+
+static uint64_t process_cpu_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return (uint64_t)time.tv_sec * NS_PER_S + (uint64_t)time.tv_nsec;
+}
+
+static void an_idle_pool_costs_nothing(void **state)
+{
+    static _Atomic uint32_t visits[64];
+    struct timespec settle = {0, 50 * 1000 * 1000}, nap = {0, 300 * 1000 * 1000};
+    struct tally tally = {visits, 64, 1, 0};
+    (void)state;
+    struct pool *pool = open_pool(4);
+    pool_run(pool, visit, &tally, 64, 1);
+    nanosleep(&settle, NULL);
+    uint64_t before = process_cpu_ns();
+    nanosleep(&nap, NULL);
+    assert_true(process_cpu_ns() - before < 2 * NS_PER_MS);
+    pool_close(pool);
+}
+
+/* Runs one job after `spoil` in a child process; returns its exit code. */
+static int exit_code_after(void (*spoil)(void))
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        static _Atomic uint32_t visits[4];
+        struct tally tally = {visits, 4, 1, 0};
+        struct pool *pool = NULL;
+        if (pool_open(1, &pool) != STATUS_OK)
+            _exit(1);
+        spoil();
+        pool_run(pool, visit, &tally, 4, 1);
+        _exit(0);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void set_nothing(void)
+{
+}
+
+static void set_flush_to_zero(void)
+{
+    _mm_setcsr(_mm_getcsr() | 0x8000u);
+}
+
+static void set_rounding_up(void)
+{
+    _mm_setcsr(_mm_getcsr() | 0x4000u);
+}
+
+/* A library that switches denormals off or changes rounding would change bits unseen: the pool ends
+ * the process. */
+static void a_foreign_float_environment_is_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(exit_code_after(set_nothing), 0);
+    assert_int_not_equal(exit_code_after(set_flush_to_zero), 0);
+    assert_int_not_equal(exit_code_after(set_rounding_up), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_item_is_visited_once),
+        cmocka_unit_test(jobs_in_quick_succession_stay_apart),
+        cmocka_unit_test(sleeping_threads_are_woken),
+        cmocka_unit_test(an_idle_pool_costs_nothing),
+        cmocka_unit_test(a_foreign_float_environment_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
