@@ -130,8 +130,9 @@ enum tandem_result exchange(const struct tandem *tandem, const struct client_req
     struct client_request current = *question;
     const uint32_t wait_ms = question->type == CLIENT_NEXT ? question->next.max_wait_ms : 0;
     const uint64_t end_ns = clock_now_ns() + ((uint64_t)wait_ms + tandem->patience_ms) * NS_PER_MS;
-    const uint32_t try_ms =
-        tandem->patience_ms / TRIES + 1; /* an answer may be overdue for so long */
+    /* For so long an answer may be overdue, and for the whole patience a connection may be missing,
+     * however long the coordinator was to wait for news. */
+    const uint32_t try_ms = tandem->patience_ms / TRIES + 1;
     uint32_t left_ms = wait_ms + tandem->patience_ms;
     for (;;) {
         uint32_t overdue_ms = smaller(try_ms, left_ms);
@@ -142,14 +143,15 @@ enum tandem_result exchange(const struct tandem *tandem, const struct client_req
         result = encode(&current, &frame, error);
         if (result != TANDEM_OK)
             return result;
-        enum connection_outcome outcome = connection_try(&tandem->connection, frame, left_ms,
-                                                         current_wait_ms + overdue_ms, &frame);
+        enum connection_outcome outcome =
+            connection_try(&tandem->connection, frame, smaller(left_ms, tandem->patience_ms),
+                           current_wait_ms + overdue_ms, &frame);
         if (outcome == CONNECTION_ANSWERED)
             return judge(frame, expected, out_answer, error);
         if (outcome == CONNECTION_EXHAUSTED)
             return error_set(error, TANDEM_NO_MEMORY, "", "out of memory, threads or descriptors");
         uint64_t now_ns = clock_now_ns();
-        if (now_ns + NS_PER_MS > end_ns)
+        if (outcome == CONNECTION_NOT_SENT || now_ns + NS_PER_MS > end_ns)
             return give_up(tandem, outcome, error);
         left_ms = (uint32_t)((end_ns - now_ns) / NS_PER_MS);
         tell_retry(tandem, outcome);

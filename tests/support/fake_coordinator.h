@@ -95,7 +95,7 @@ static inline void *fake_serve(void *context)
 static inline void fake_make_directory(struct fake *fake)
 {
     memset(fake, 0, sizeof *fake);
-    (void)strcpy(fake->directory, "/tmp/tandem-test-XXXXXX");
+    (void)snprintf(fake->directory, sizeof fake->directory, "/tmp/tandem-test-XXXXXX");
     const char *made = mkdtemp(fake->directory);
     CHECK(made != NULL);
     (void)snprintf(fake->path, sizeof fake->path, "%s/client.ipc", fake->directory);

@@ -72,9 +72,9 @@ static void the_runtime_directory_comes_before_the_system(void **state)
     struct tandem_error error;
     const struct fake_step steps[] = {healthy()};
     fake_make_directory(&fake);
-    (void)strcpy(parent, fake.directory);
+    (void)snprintf(parent, sizeof parent, "%s", fake.directory);
     (void)snprintf(fake.path, sizeof fake.path, "%s/tandem/client.ipc", parent);
-    (void)strcat(fake.directory, "/tandem");
+    (void)snprintf(fake.directory, sizeof fake.directory, "%.50s/tandem", parent);
     assert_int_equal(mkdir(fake.directory, 0700), 0);
     FAKE_START(&fake, steps);
     (void)setenv("XDG_RUNTIME_DIR", parent, 1);
