@@ -239,10 +239,11 @@ static void add_running(struct scheduler *scheduler, struct draft *draft)
     }
     for (uint32_t i = 0; i < scheduler->running_count && draft->budget > 0; i++) {
         struct request *request = running_at(scheduler, i);
+        if (scheduler->slots->rows[request->slot].last_step == draft->plan->step)
+            continue; /* it has its row */
         struct wish wish = wish_of(request);
-        bool is_planned = scheduler->slots->rows[request->slot].last_step == draft->plan->step;
-        if (wish.count > 1 && !goes_alone(scheduler, request, &wish) && !wants_trial(request) &&
-            !is_planned)
+        bool is_chunk = wish.count > 1 && !goes_alone(scheduler, request, &wish);
+        if (is_chunk && !wants_trial(request))
             add_chunk(scheduler, draft, request, wish);
     }
 }
