@@ -7,7 +7,7 @@
 #include "coordinator/tokenizer/vocabulary.h"
 
 enum {
-    BPE_SHORT_BYTES_MAX = 48,     /* pieces up to this length take the linear scan */
+    BPE_SHORT_BYTES_MAX = 96,     /* pieces up to this length take the linear scan */
     BPE_SCRATCH_BYTES_MAX = 1024, /* pieces beyond this take memory for the call, 28 bytes a byte */
 };
 

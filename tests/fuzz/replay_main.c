@@ -1,6 +1,6 @@
 /* Runs a fuzz target without libFuzzer: every file of a corpus, then seeded changes of those files.
  * usage: x_fuzz CORPUS-FOLDER [ROUNDS]   (a number of changed inputs, 5000 by default)
- * The runs are a child's: when it dies, the parent leaves the input that did it in ./crash-input. */
+ * The runs are a child's: when it dies, the parent leaves that input in ./crash-input. */
 #include "common/check.h"
 #include "common/random.h"
 

@@ -227,7 +227,7 @@ static void merges_like_the_reference(void **state)
         struct random random = {seed + 1000};
         model_open(&model, seed, seed % 2 == 0);
         ambiguous += !model.vocabulary.results_unique;
-        for (size_t length = 1; length <= 60; length++)
+        for (size_t length = 1; length <= 70; length++)
             compare(&model, &random, length);
         compare(&model, &random, BPE_SHORT_BYTES_MAX);
         compare(&model, &random, BPE_SHORT_BYTES_MAX + 1);
