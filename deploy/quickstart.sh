@@ -184,7 +184,10 @@ run_start() {
     wait_until_ready
     trap 'fail $EXIT_INTERRUPTED "interrupted; both services run, stop them with $0 stop."' INT TERM
     echo "> $question"
-    "$build/bin/tandem" chat --run-dir "$run_dir" --temperature 0 --max-tokens 64 "$question"
+    local code=0
+    "$build/bin/tandem" chat --run-dir "$run_dir" --temperature 0 --max-tokens 64 "$question" || code=$?
+    [ $code -eq 0 ] ||
+        fail $code "the question was not answered, see above; both services run on, look into $state/*.log or stop them with $0 stop."
     hints
 }
 
