@@ -48,6 +48,16 @@ static int exit_code_of_model(enum status status)
     }
 }
 
+/* What is wrong with an option names the option; all else is wrong with the file. */
+static int fail_model(const char *path, const struct reason *why, enum status status)
+{
+    if (status == STATUS_INVALID)
+        return fail(exit_code_of_model(status), why, status);
+    fprintf(stderr, "tandem-coordinator: --model \"%s\": %s\n", path,
+            why->text.length > 0 ? why->storage : status_text(status));
+    return exit_code_of_model(status);
+}
+
 static void print_check(const struct start *start)
 {
     const struct segment_extents *extents = &start->model.extents;
@@ -91,7 +101,7 @@ int main(int argc, char **argv)
         return fail(EXIT_CODE_SYSTEM, &why, status);
     status = served_model_open(&start.config, &start.model, &why.text);
     if (status != STATUS_OK)
-        return fail(exit_code_of_model(status), &why, status);
+        return fail_model(start.config.model, &why, status);
     if (start.options.action == OPTIONS_CHECK) {
         print_check(&start);
         return EXIT_CODE_OK;

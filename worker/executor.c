@@ -150,6 +150,8 @@ enum status executor_run(struct executor *executor, const struct plan *plan,
     }
     batch_from_plan(&executor->batch, plan, executor->check);
     uint64_t checked_ns = clock_now_ns();
+    if (executor->options.progress != NULL)
+        executor->options.progress(executor->options.progress_context, 0);
     status = forward_layers(executor->forward, &executor->batch, executor->row_errors);
     if (status != STATUS_OK)
         return status;

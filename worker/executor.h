@@ -26,7 +26,7 @@ struct executor_options {
     const struct segment_reader *segment; /* of this epoch */
     bool hash_logits;
     bool poison_blocks;
-    forward_progress progress; /* after each layer; or NULL */
+    forward_progress progress; /* 0 when the plan was checked, then after each layer; or NULL */
     void *progress_context;
 };
 

@@ -44,6 +44,16 @@ static int exit_code_of_engine(enum status status)
     }
 }
 
+/* What is wrong with an option names the option; all else is wrong with the file. */
+static int fail_model(const char *path, const struct reason *why, enum status status)
+{
+    if (status == STATUS_INVALID)
+        return fail(exit_code_of_engine(status), why, status);
+    fprintf(stderr, "tandem-worker: --model \"%s\": %s\n", path,
+            why->text.length > 0 ? why->storage : status_text(status));
+    return exit_code_of_engine(status);
+}
+
 static void print_check(const struct start *start)
 {
     const struct engine *engine = &start->engine;
@@ -101,7 +111,7 @@ int main(int argc, char **argv)
     block_stop_signals(&stop);
     status = engine_open(&start.config, &stop, &start.engine, &why.text);
     if (status != STATUS_OK)
-        return fail(exit_code_of_engine(status), &why, status);
+        return fail_model(start.config.model, &why, status);
     if (start.options.action == OPTIONS_CHECK) {
         print_check(&start);
         engine_close(&start.engine);

@@ -126,7 +126,7 @@ static void after_layer(void *context, uint32_t layers_done)
 {
     struct worker_service *service = context;
     uint64_t now_ns = clock_now_ns();
-    fault_point(FAULT_LAYER);
+    fault_point(layers_done == 0 ? FAULT_PLAN_CHECKED : FAULT_LAYER);
     heartbeat_step_layer(&service->heartbeat, layers_done, now_ns);
     service->progress.layer = layers_done;
     service->progress.since_ns = now_ns;
