@@ -48,6 +48,8 @@ def named(message, table):
 
 def decode(body):
     message = msgpack.unpackb(body, raw=False, strict_map_key=False)
+    if "type" in message:  # a client that spells the names out
+        return {**message, "type": REQUEST_NAMES.index(message["type"])}
     return named(message, REQUEST_NAMES[message[1]])
 
 
@@ -73,6 +75,7 @@ class Fake:
         self.index = 0
         self.tokens = self.bytes = 0
         self.lock = threading.Lock()
+        self.pack_tokens = False  # as the coordinator does: a bin of four bytes each
         self.replier = sp_wire.Replier(os.path.join(self.directory, "client.ipc"), self.handle)
 
     def __enter__(self):
@@ -143,6 +146,8 @@ class Fake:
         text = fields.get("text", "")
         self.tokens += len(fields.get("tokens", []))
         self.bytes += len(text if isinstance(text, bytes) else text.encode())
+        if self.pack_tokens:
+            answer["tokens"] = b"".join(token.to_bytes(4, "little") for token in answer["tokens"])
         return answer
 
     def on_cancel(self, request):

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Tandem from Python with stock packages: pip install pynng msgpack.
+
+    python3 tandem_example.py "What is the capital of France?"
+
+Shows what a client needs: submit, stream with cursors, survive a cut, cancel with Ctrl-C. A message
+is one msgpack map with the names of docs/PROTOCOL.md as keys; every question has one answer.
+"""
+import os
+import sys
+import uuid
+
+import msgpack
+import pynng
+
+
+class TandemError(Exception):
+    """The coordinator refused: code, message, perhaps field, limit and retry_after_ms."""
+
+    def __init__(self, fields):
+        super().__init__(f"{fields['message']} ({fields['code']})")
+        self.fields = fields
+
+
+def find_run_dir():
+    """Where the command `tandem` looks, in the same order."""
+    for variable, folder in (("TANDEM_RUN_DIR", ""), ("XDG_RUNTIME_DIR", "tandem")):
+        place = os.path.join(os.environ.get(variable, "/nowhere"), folder)
+        if os.path.exists(os.path.join(place, "client.ipc")):
+            return place
+    return "/run/tandem"
+
+
+class Tandem:
+    def __init__(self, run_dir):
+        # resend_time=-1: else nng asks again by itself after a minute; ask() decides that here.
+        self.socket = pynng.Req0(
+            dial=f"ipc://{run_dir}/client.ipc", block_on_dial=True, resend_time=-1,
+            send_timeout=15_000, recv_timeout=25_000, reconnect_time_min=10, recv_max_size=9 << 20)
+
+    def ask(self, type, **fields):
+        """Every question may be repeated: `submit` is known by its id, `next` by its cursors. So
+        after a cut or a silence the same is asked again."""
+        frame = msgpack.packb({"type": type, **fields})
+        assert len(frame) <= 2 << 20, "a message above 2 MiB would be cut off"
+        for attempt in (1, 2, 3):
+            try:
+                self.socket.send(frame)
+                answer = msgpack.unpackb(self.socket.recv())
+                break
+            except (pynng.ConnectionReset, pynng.Timeout):
+                if attempt == 3:
+                    raise
+        if answer["type"] == "error":
+            raise TandemError(answer)
+        return answer
+
+    def stream(self, request_id, **fields):
+        """Submits, then yields (text, finish) until finish is not None. The text is bytes: whole
+        UTF-8 sequences wherever the model wrote UTF-8."""
+        self.ask("submit", id=request_id, **fields)
+        token = byte = 0  # seen so far; they make a repeated question harmless
+        finish = None
+        while finish is None:
+            # The coordinator answers when there is news, or after 20 s without any.
+            news = self.ask("next", id=request_id, from_token=token, from_byte=byte,
+                            max_wait_ms=20_000)
+            text = news["text"]
+            text = text.encode() if isinstance(text, str) else text  # str if it is UTF-8
+            token += len(news["tokens"]) // 4  # four bytes each, little-endian
+            byte += len(text)
+            finish = news.get("finish")
+            yield text, finish
+
+
+def main():
+    question = " ".join(sys.argv[1:]) or "What is the capital of France?"
+    try:
+        tandem = Tandem(find_run_dir())
+        name = uuid.uuid4().hex
+        messages = [{"role": "user", "content": question}]
+        for text, finish in tandem.stream(name, messages=messages, max_tokens=500):
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
+    except KeyboardInterrupt:
+        finish = tandem.ask("cancel", id=name)["finish"]
+    except pynng.ConnectionRefused:
+        raise SystemExit("no coordinator answers: start tandem-coordinator, or set TANDEM_RUN_DIR")
+    except TandemError as error:
+        raise SystemExit(f"refused: {error}")
+    print(f"\n[{finish['reason']}, {finish['usage']['completion_tokens']} tokens, first after "
+          f"{finish['timings']['first_token_ns'] / 1e6:.0f} ms]")
+
+
+if __name__ == "__main__":
+    main()
