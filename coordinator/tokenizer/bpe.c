@@ -107,9 +107,8 @@ static void push_pair(const struct vocabulary *vocabulary, const struct bpe_symb
 }
 
 /* The same result by a heap over a linked list. Each merge takes one candidate and adds at most
- * two, so the heap never holds more than two per symbol. A candidate counts as fresh if the pair at
- * its place has the same result, though perhaps by another merge: that is how the reference
- * decides, and it matters where results are not unique. */
+ * two, so the heap never holds more than two per symbol. What a pair spans only grows, so a
+ * candidate is fresh exactly if the pair at its place still has its rank. */
 static size_t merge_long(const struct vocabulary *vocabulary, struct bpe_symbol *symbols,
                          size_t count, struct heap *heap)
 {
@@ -118,15 +117,14 @@ static size_t merge_long(const struct vocabulary *vocabulary, struct bpe_symbol 
     while (heap->count > 0) {
         uint64_t top = heap_pop(heap);
         struct bpe_symbol *left = &symbols[(uint32_t)top];
-        uint32_t token = vocabulary->merge_tokens[top >> 32];
         if (left->token == VOCABULARY_NO_TOKEN || left->next == NO_PLACE)
             continue;
         struct bpe_symbol *right = &symbols[left->next];
         struct vocabulary_merge merge;
         if (!vocabulary_find_merge(vocabulary, left->token, right->token, &merge) ||
-            merge.token != token)
+            merge.rank != top >> 32)
             continue;
-        left->token = token;
+        left->token = merge.token;
         left->next = right->next;
         right->token = VOCABULARY_NO_TOKEN;
         if (left->next != NO_PLACE)
@@ -178,7 +176,7 @@ static enum status encode_by_heap(const struct vocabulary *vocabulary, struct by
 enum status bpe_encode(const struct vocabulary *vocabulary, struct bpe_scratch *scratch,
                        struct byte_view piece, struct token_list *out)
 {
-    if (piece.length <= BPE_SHORT_BYTES_MAX && vocabulary->results_unique)
+    if (piece.length <= BPE_SHORT_BYTES_MAX)
         return encode_short(vocabulary, piece, out);
     if (piece.length <= BPE_SCRATCH_BYTES_MAX)
         return encode_by_heap(vocabulary, piece, scratch->symbols, scratch->heap, out);

@@ -57,9 +57,9 @@ static uint64_t key_of(const char *bytes, size_t length)
     return byte_at(bytes, 0) | byte_at(bytes, length / 2) | byte_at(bytes, length - 1);
 }
 
-static size_t first_slot(const struct byte_table *table, uint64_t key, size_t length)
+static size_t first_slot(const struct byte_table *table, uint64_t key)
 {
-    uint64_t mixed = (key ^ (uint64_t)length << 56) * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t mixed = key * UINT64_C(0x9e3779b97f4a7c15);
     mixed ^= mixed >> 32;
     return (size_t)((mixed * UINT64_C(0xd6e8feb86659fd93)) >> table->shift);
 }
@@ -79,7 +79,7 @@ static struct byte_table_slot *slot_of(const struct byte_table *table, const cha
 {
     uint64_t key = key_of(bytes, length);
     size_t mask = (SIZE_MAX >> table->shift);
-    size_t index = first_slot(table, key, length);
+    size_t index = first_slot(table, key);
     while (table->slots[index].length != 0 && !slot_holds(&table->slots[index], key, bytes, length))
         index = (index + 1) & mask;
     return &table->slots[index];

@@ -33,7 +33,6 @@ struct builder {
     uint8_t *types, *traits;
     struct vocabulary_special *specials;
     char *special_bytes;
-    uint32_t *merge_tokens;
     int16_t alphabet[ALPHABET_SIZE]; /* character -> byte or NO_BYTE */
 };
 
@@ -136,7 +135,7 @@ static enum status take_memory(struct builder *builder, size_t text_bytes, uint3
     uint32_t log2 = log2_merge_slots((uint32_t)merges);
     enum { ARRAYS = 8, ROUNDING = 64 };
     size_t bytes = 2 * text_bytes + tokens * (sizeof(uint32_t) + 2) +
-                   specials * sizeof(struct vocabulary_special) + merges * sizeof(uint32_t) +
+                   specials * sizeof(struct vocabulary_special) +
                    (sizeof(struct vocabulary_merge_slot) << log2) +
                    byte_table_bytes((uint32_t)tokens) + (size_t)ARRAYS * ROUNDING;
     enum status status = arena_init(&vocabulary->arena, bytes);
@@ -149,7 +148,6 @@ static enum status take_memory(struct builder *builder, size_t text_bytes, uint3
     builder->types = arena_alloc(arena, tokens);
     builder->traits = arena_alloc(arena, tokens);
     builder->specials = arena_alloc_array(arena, specials, sizeof(struct vocabulary_special));
-    builder->merge_tokens = arena_alloc_array(arena, merges, sizeof(uint32_t));
     vocabulary->merge_slots =
         arena_alloc_array(arena, (size_t)1 << log2, sizeof(struct vocabulary_merge_slot));
     vocabulary->merge_shift = 64 - log2;
@@ -160,7 +158,6 @@ static enum status take_memory(struct builder *builder, size_t text_bytes, uint3
     vocabulary->types = builder->types;
     vocabulary->traits = builder->traits;
     vocabulary->specials = builder->specials;
-    vocabulary->merge_tokens = builder->merge_tokens;
     return STATUS_OK;
 }
 
@@ -287,7 +284,6 @@ static enum status add_merges(struct builder *builder)
     struct vocabulary *vocabulary = builder->vocabulary;
     for (size_t i = 0; i <= SIZE_MAX >> vocabulary->merge_shift; i++)
         vocabulary->merge_slots[i].merge.rank = VOCABULARY_NO_TOKEN;
-    vocabulary->results_unique = true;
     for (uint32_t rank = 0; rank < builder->source->merge_count; rank++) {
         uint64_t pair = 0;
         uint32_t token = 0;
@@ -298,10 +294,6 @@ static enum status add_merges(struct builder *builder)
         if (slot->merge.rank != VOCABULARY_NO_TOKEN)
             return refuse_merge(builder, rank, "occurs twice");
         *slot = (struct vocabulary_merge_slot){.pair = pair, .merge = {rank, token}};
-        builder->merge_tokens[rank] = token;
-        if ((builder->traits[token] & TOKEN_TRAIT_MERGED) != 0)
-            vocabulary->results_unique = false;
-        builder->traits[token] |= TOKEN_TRAIT_MERGED;
         vocabulary->merge_count++;
     }
     return STATUS_OK;

@@ -89,8 +89,6 @@ struct vocabulary {
     bool add_begin_token;
     uint32_t end_tokens[VOCABULARY_END_TOKENS_MAX];
     uint32_t end_token_count;
-    bool results_unique;          /* no token is the result of two merges */
-    const uint32_t *merge_tokens; /* [merge_count] result of each merge */
     struct vocabulary_merge_slot *merge_slots;
     uint32_t merge_shift;      /* 64 - log2 of the number of slots */
     struct byte_table normals; /* bytes of normal tokens -> id */
@@ -98,7 +96,6 @@ struct vocabulary {
 
 enum token_trait {
     TOKEN_TRAIT_WHOLE_CHARACTERS = 1 << 0, /* its bytes are well-formed UTF-8 by themselves */
-    TOKEN_TRAIT_MERGED = 1 << 1,           /* the result of a merge */
 };
 
 /* STATUS_BAD_FILE with the token or merge at fault in `why`, STATUS_TOO_LARGE or

@@ -117,8 +117,6 @@ static void model_open(struct model *model, uint64_t seed, bool unique)
     struct reason reason;
     if (vocabulary_init(&model->vocabulary, &source, reason_init(&reason)) != STATUS_OK)
         fail_msg("%s", reason.storage);
-    if (unique)
-        assert_true(model->vocabulary.results_unique);
 }
 
 /* The queue of the reference, kept as a plain list: smallest (rank, place) first, a candidate is
@@ -197,6 +195,16 @@ static size_t slow_encode(const struct model *model, const char *piece, size_t l
     return count;
 }
 
+/* Whether two merges have the same result. */
+static bool has_result_twice(const struct model *model)
+{
+    for (uint32_t i = 0; i < model->merge_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (model->results[i] == model->results[j])
+                return true;
+    return false;
+}
+
 static void compare(const struct model *model, struct random *random, size_t length)
 {
     static struct bpe_scratch scratch;
@@ -226,7 +234,7 @@ static void merges_like_the_reference(void **state)
     for (uint64_t seed = 0; seed < MODELS; seed++) {
         struct random random = {seed + 1000};
         model_open(&model, seed, seed % 2 == 0);
-        ambiguous += !model.vocabulary.results_unique;
+        ambiguous += has_result_twice(&model);
         for (size_t length = 1; length <= 70; length++)
             compare(&model, &random, length);
         compare(&model, &random, BPE_SHORT_BYTES_MAX);

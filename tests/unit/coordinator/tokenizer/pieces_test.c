@@ -5,23 +5,23 @@
 #include <string.h>
 #include <cmocka.h>
 
-/* Only what merging gives back counts as a piece: "bc" is a token but "abc" merges "ab" first, and
- * "xy" has no merge. */
+/* Only what merging gives back counts as a piece: "xy" is a token that no merge makes, and "az"
+ * loses its z, which has no token, so that it becomes "a". */
 static void pieces_are_what_merging_reaches(void **state)
 {
     (void)state;
     static struct bpe_scratch scratch;
-    static const char *const texts[] = {"a", "b", "c", "ab", "bc", "abc", "xy", "<|end|>"};
-    struct byte_view tokens[8], merges[] = {{"a b", 3}, {"b c", 3}, {"a bc", 4}};
-    uint8_t types[8];
-    for (size_t i = 0; i < 8; i++) {
+    static const char *const texts[] = {"a", "b", "c", "ab", "bc", "abc", "xy", "az", "<|end|>"};
+    struct byte_view tokens[9], merges[] = {{"a b", 3}, {"b c", 3}, {"a bc", 4}};
+    uint8_t types[9];
+    for (size_t i = 0; i < 9; i++) {
         tokens[i] = (struct byte_view){texts[i], strlen(texts[i])};
-        types[i] = i == 7 ? TOKEN_TYPE_CONTROL : TOKEN_TYPE_NORMAL;
+        types[i] = i == 8 ? TOKEN_TYPE_CONTROL : TOKEN_TYPE_NORMAL;
     }
     struct vocabulary_source source = {.tokens = tokens,
                                        .types = types,
                                        .merges = merges,
-                                       .token_count = 8,
+                                       .token_count = 9,
                                        .merge_count = 3,
                                        .begin_token = VOCABULARY_NO_TOKEN,
                                        .end_token = VOCABULARY_NO_TOKEN,
@@ -31,8 +31,8 @@ static void pieces_are_what_merging_reaches(void **state)
     struct pieces pieces;
     assert_int_equal(vocabulary_init(&vocabulary, &source, NULL), STATUS_OK);
     assert_int_equal(pieces_init(&pieces, &vocabulary, &scratch), STATUS_OK);
-    static const bool whole[] = {true, true, true, true, true, false, false, false};
-    for (uint32_t i = 0; i < 8; i++)
+    static const bool whole[] = {true, true, true, true, true, false, false, false, false};
+    for (uint32_t i = 0; i < 9; i++)
         assert_int_equal(pieces_find(&pieces, tokens[i]), whole[i] ? i : VOCABULARY_NO_TOKEN);
     pieces_free(&pieces);
     pieces_free(&pieces);

@@ -6,10 +6,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { TOKENS = 6 };
+enum { TOKENS = 7 };
 
-/* Three control tokens that begin alike, a fourth inside them, two user-defined ones. */
-static const char *const texts[TOKENS] = {"<|a|>", "<|a|>b", "<|ab", "a|", "<t>", "z"};
+/* Three control tokens that begin alike, a fourth inside them, two user-defined ones, and a control
+ * token that holds one of those. */
+static const char *const texts[TOKENS] = {"<|a|>", "<|a|>b", "<|ab", "a|", "<t>", "z", "<z>"};
 
 static void open_vocabulary(struct vocabulary *vocabulary)
 {
@@ -17,7 +18,7 @@ static void open_vocabulary(struct vocabulary *vocabulary)
     uint8_t types[TOKENS];
     for (size_t i = 0; i < TOKENS; i++) {
         tokens[i] = (struct byte_view){texts[i], strlen(texts[i])};
-        types[i] = i < 4 ? TOKEN_TYPE_CONTROL : TOKEN_TYPE_USER_DEFINED;
+        types[i] = i < 4 || i == 6 ? TOKEN_TYPE_CONTROL : TOKEN_TYPE_USER_DEFINED;
     }
     struct vocabulary_source source = {.tokens = tokens,
                                        .types = types,
@@ -68,6 +69,7 @@ static void leftmost_and_longest_wins(void **state)
         {"<|a|>z<t>", "0-5=0 5-6=5 6-9=4 ", "5-6=5 6-9=4 "},
         {"<|a|>bz", "0-6=1 6-7=5 ", "6-7=5 "},
         {"<t", "", ""},
+        {"<z>z", "0-3=6 3-4=5 ", "3-4=5 "}, /* passed over whole, with the z inside */
     };
     struct vocabulary vocabulary;
     struct special_tokens specials;
