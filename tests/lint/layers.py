@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "kernels/cpu": {"kernels/cpu", "kernels", "common"},
     "kernels/cuda": {"kernels/cuda", "kernels", "common"},
     "coordinator": {"coordinator", "coordinator/tokenizer", "proto", "common"},
-    "coordinator/tokenizer": {"coordinator/tokenizer", "common"},
+    "coordinator/tokenizer": {"coordinator/tokenizer", "proto", "common"},
     "worker": {"worker", "kernels", "proto", "common"},
     "client": {"client", "proto", "common"},
     "client/cli": {"client/cli", "client", "proto", "common"},
