@@ -77,7 +77,6 @@ enum status attach_tick(struct attach *attach, uint64_t now_ns)
 {
     if (attach->state != ATTACH_WAITING || now_ns < attach->retry_ns)
         return STATUS_OK;
-    CHECK(attach->segment >= 0);
     enum status status = packet_socket_connect(attach->path, &attach->descriptor);
     if (status == STATUS_OK) {
         fcntl(attach->descriptor, F_SETFL, O_NONBLOCK);
