@@ -75,14 +75,16 @@ static enum tandem_result try_place(struct connection *connection, const char *p
         text_set(why, "the coordinator in %s belongs to another user", directory.path);
         return TANDEM_NOT_PERMITTED;
     }
-    if (access(directory.path, F_OK) != 0)
-        text_set(why, "there is no directory %s", directory.path);
-    else if (result == NNG_ENOENT || result == NNG_ECONNREFUSED)
-        text_set(why, "no coordinator runs in %s", directory.path);
-    else
-        text_set(why, "the coordinator in %s does not answer (%s)", directory.path,
-                 nng_strerror(result));
-    return TANDEM_UNAVAILABLE;
+    if (result == NNG_ENOENT || result == NNG_ECONNREFUSED) {
+        text_set(why, "%s %s",
+                 access(directory.path, F_OK) == 0 ? "no coordinator runs in"
+                                                   : "there is no directory",
+                 directory.path);
+        return TANDEM_UNAVAILABLE;
+    }
+    text_set(why, "the coordinator in %s does not answer (%s): it hangs or is stopped",
+             directory.path, nng_strerror(result));
+    return TANDEM_TIMEOUT;
 }
 
 static enum tandem_result open_named(struct connection *connection, const char *place,
@@ -109,6 +111,8 @@ static enum tandem_result open_standard(struct connection *connection, struct ta
         runtime_result = try_place(connection, place, &first.text);
         if (runtime_result == TANDEM_OK)
             return TANDEM_OK;
+        if (runtime_result == TANDEM_TIMEOUT) /* it is there: another one would be the wrong one */
+            return error_set(error, runtime_result, "run_dir", "%s", first.text.bytes);
         text_format(&first.text, ", ");
     }
     enum tandem_result result = try_place(connection, SYSTEM_PLACE, reason_init(&second));
@@ -117,9 +121,10 @@ static enum tandem_result open_standard(struct connection *connection, struct ta
     /* Of two reasons the one that the user can act upon. */
     if (runtime_result == TANDEM_NOT_PERMITTED || runtime_result == TANDEM_INVALID)
         result = runtime_result;
-    return error_set(error, result, "run_dir",
-                     "%s%s: start tandem-coordinator, or name its run directory", first.text.bytes,
-                     second.text.bytes);
+    return error_set(error, result, "run_dir", "%s%s%s", first.text.bytes, second.text.bytes,
+                     result == TANDEM_UNAVAILABLE
+                         ? ": start tandem-coordinator, or name its run directory"
+                         : "");
 }
 
 enum tandem_result connection_open(struct connection *connection, const char *run_dir,

@@ -4,8 +4,8 @@
  *     struct tandem_error error;
  *     if (tandem_open(NULL, &tandem, &error) != TANDEM_OK)
  *         return fprintf(stderr, "%s\n", error.message), 1;
- *     struct tandem_message question = {.role = "user", .content = "What is the capital of
- * France?"}; struct tandem_request request = {.messages = &question, .message_count = 1};
+ *     struct tandem_message question = {.role = "user", .content = "Why is the sky blue?"};
+ *     struct tandem_request request = {.messages = &question, .message_count = 1};
  *     tandem_generate(tandem, &request, print_piece, NULL, NULL, &error);
  *     tandem_close(tandem);
  *
@@ -19,7 +19,8 @@
  *
  * Time. An exchange is repeated until `patience_ms` is over, then it fails with TANDEM_UNAVAILABLE
  * (no connection) or TANDEM_TIMEOUT (connected, no answer). tandem_open does not wait: without a
- * coordinator it fails at once. No call blocks longer than its own max_wait_ms plus the patience.
+ * coordinator it fails at once, after 10 s with one that hangs. No call blocks longer than its own
+ * max_wait_ms plus the patience.
  *
  * Threads. One `struct tandem` may be used by any number of threads at the same time, but
  * tandem_close must be the last call. One `struct tandem_stream` belongs to one thread at a time;

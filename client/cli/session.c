@@ -71,7 +71,8 @@ enum exit_code session_fail(struct session *session, enum tandem_result result,
     if (error->retry_after_ms != 0)
         (void)snprintf(sentence + length, sizeof sentence - length,
                        " (try again in %" PRIu64 " ms)", error->retry_after_ms);
-    else if (strcmp(error->field, "run_dir") == 0 && strstr(sentence, "--run-dir") == NULL)
+    else if (result == TANDEM_UNAVAILABLE && strcmp(error->field, "run_dir") == 0 &&
+             strstr(sentence, "--run-dir") == NULL)
         (void)snprintf(sentence + length, sizeof sentence - length, " (--run-dir DIR)");
     print_sentence(session, sentence);
     return exit_code_of(result);
