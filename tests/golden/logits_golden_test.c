@@ -2,8 +2,8 @@
  * dequantized weights): the eight largest logits and the logarithm of the sum of all exponentials,
  * at some positions of some prompts.
  *
- * usage: logits_golden_test GOLDEN_FILE     the model: $TANDEM_MODEL, else the one in the user's
- * cache folder */
+ * usage: logits_golden_test GOLDEN_FILE     the model: $TANDEM_TEST_MODEL, else the one in the
+ * user's cache folder */
 #include "golden/token_runner.h"
 
 #include <inttypes.h>
@@ -123,7 +123,7 @@ static uint32_t parse_prompt(char *line, struct token_runner *runner)
 
 static void model_path(char out_path[PATH_BYTES])
 {
-    const char *given = getenv("TANDEM_MODEL"), *home = getenv("HOME");
+    const char *given = getenv("TANDEM_TEST_MODEL"), *home = getenv("HOME");
     const char *cache = getenv("XDG_CACHE_HOME");
     if (given != NULL)
         snprintf(out_path, PATH_BYTES, "%s", given);

@@ -5,7 +5,7 @@ The tokenizer's keys (and the chat template) are copied byte for byte from a rea
 both programs and all text of the tests work as with that model, only fast. Standard library only.
 
 usage: make_model.py [--model FILE] FOLDER [NAME...]     NAME: one of VARIANTS, default all
-The real model is --model, else $TANDEM_MODEL, else the one that deploy/quickstart.sh fetches.
+The real model is --model, else $TANDEM_TEST_MODEL, else the one that deploy/fetch-model.sh fetches.
 """
 import argparse
 import array
@@ -197,7 +197,7 @@ def make(path, name, vocabulary):
 
 def real_model(given):
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return given or os.environ.get("TANDEM_MODEL") or os.path.join(cache, "tandem", MODEL_FILE)
+    return given or os.environ.get("TANDEM_TEST_MODEL") or os.path.join(cache, "tandem", MODEL_FILE)
 
 
 def fresh(path, sources):
@@ -217,7 +217,7 @@ def main():
         parser.error(f"no variant {unknown[0]}; there are {', '.join(VARIANTS)}")
     model = real_model(arguments.model)
     if not os.path.exists(model):
-        sys.exit(f"make_model: {model} is missing: run deploy/quickstart.sh once, or set TANDEM_MODEL")
+        sys.exit(f"make_model: {model} is missing: run deploy/fetch-model.sh, or set TANDEM_TEST_MODEL")
     os.makedirs(arguments.folder, exist_ok=True)
     vocabulary = None
     for name in arguments.names or VARIANTS:
