@@ -40,8 +40,8 @@ static void locate_keys(const struct attention_args *args, uint32_t row, uint32_
     uint64_t table_row =
         kv_table_index(g, args->kv.logical_blocks, args->places.slots[row], args->layer, 0);
     for (uint32_t key = 0; key < share->keys; key += ATTENTION_GROUP_KEYS) {
-        uint32_t position = first_key + key, token = position % g->block_tokens;
-        int32_t block = args->kv.table[table_row + position / g->block_tokens];
+        uint32_t position = first_key + key, token = kv_token_in_block(g, position);
+        int32_t block = args->kv.table[table_row + kv_logical_block(g, position)];
         CHECK(block >= 0);
         uint64_t bytes = kv_element_bytes(g);
         uint32_t group = key / ATTENTION_GROUP_KEYS;

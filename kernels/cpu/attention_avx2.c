@@ -6,15 +6,31 @@
 
 enum {
     TILE_VECTORS = ATTENTION_TILE_KEYS / VECTOR_FLOATS,
-    TILE_GROUPS = ATTENTION_TILE_KEYS / ATTENTION_GROUP_KEYS,
     HEADS = ATTENTION_HEADS_TOGETHER,
+    WIDTH_MAX = 8,
+    CACHE_LINE_BYTES = 64,
 };
 
 struct head_state {
     float maximum;
+    float shrink;    /* by the current tile, of everything before it */
     __m256 lanes[2]; /* sum by key mod 16 */
     float probabilities[ATTENTION_TILE_KEYS];
 };
+
+/* The keys first..first+count-1 of the segment, with the states of the heads. */
+struct tile {
+    const struct attention_share *share;
+    struct head_state *states;
+    uint32_t first, count;
+};
+
+/* Vectors of keys, or of dims, that are computed together: with the heads they make 8 to 12
+ * accumulators, enough to hide the latency of a chain and few enough for 16 registers. */
+ALWAYS_INLINE uint32_t width_for(const uint32_t heads)
+{
+    return heads == 1 ? WIDTH_MAX : heads <= 3 ? 4 : 2;
+}
 
 ALWAYS_INLINE __m256 load_pool(const void *values, uint64_t element, const uint32_t type)
 {
@@ -22,44 +38,73 @@ ALWAYS_INLINE __m256 load_pool(const void *values, uint64_t element, const uint3
                                : _mm256_loadu_ps((const float *)values + element);
 }
 
-/* Scores of two groups of 8 keys for `heads` heads, into probabilities[key..key+15]. Whole groups
- * are computed; what is garbage beyond the last key is masked by the caller. */
-ALWAYS_INLINE void score_groups(const struct attention_share *share, const void *low_keys,
-                                const void *high_keys, uint32_t key, struct head_state *states,
-                                const uint32_t heads, const uint32_t type)
+/* What later steps read: the values of the same keys, and the keys `width` groups ahead. Blocks are
+ * scattered, so the processor cannot guess them. One line of values and one row of keys of every
+ * second group per dim. */
+struct ahead {
+    const char *values[WIDTH_MAX], *keys[WIDTH_MAX];
+};
+
+ALWAYS_INLINE void look_ahead(const struct attention_share *share, uint32_t group,
+                              struct ahead *ahead, const uint32_t width)
 {
-    __m256 sums[HEADS][2];
-    for (uint32_t h = 0; h < heads; h++)
-        sums[h][0] = sums[h][1] = _mm256_setzero_ps();
+    uint32_t last = (share->keys - 1) / ATTENTION_GROUP_KEYS;
+    for (uint32_t g = 0; g < width; g++) {
+        uint32_t same = group + g < last ? group + g : last;
+        uint32_t next = same + width < last ? same + width : last;
+        ahead->values[g] = share->group_values[same];
+        ahead->keys[g] = share->group_keys[next];
+    }
+}
+
+ALWAYS_INLINE void prefetch_ahead(const struct ahead *ahead, uint32_t dim, uint64_t key_bytes,
+                                  const uint32_t width, const uint32_t type)
+{
+    const uint32_t lines = type == KV_TYPE_F16 ? 1 : 2;
+    const char *values = ahead->values[dim % width] + dim / width * lines * CACHE_LINE_BYTES;
+    for (uint32_t line = 0; line < lines; line++)
+        _mm_prefetch(values + line * CACHE_LINE_BYTES, _MM_HINT_T0);
+    for (uint32_t g = 0; g < width; g += 2)
+        _mm_prefetch(ahead->keys[g] + key_bytes, _MM_HINT_T0);
+}
+
+/* Scores of `width` groups of 8 keys from `group` of the segment on. Groups behind the last key
+ * repeat it; what is garbage is masked by the caller. */
+ALWAYS_INLINE void score_groups(const struct tile *tile, uint32_t group, const uint32_t heads,
+                                const uint32_t width, const uint32_t type)
+{
+    const struct attention_share *share = tile->share;
+    uint32_t last = (tile->first + tile->count - 1) / ATTENTION_GROUP_KEYS;
+    const void *keys[WIDTH_MAX];
+    __m256 sums[HEADS][WIDTH_MAX];
+    struct ahead ahead;
+    look_ahead(share, group, &ahead, width);
+    for (uint32_t g = 0; g < width; g++) {
+        keys[g] = share->group_keys[group + g < last ? group + g : last];
+        for (uint32_t h = 0; h < heads; h++)
+            sums[h][g] = _mm256_setzero_ps();
+    }
     for (uint32_t dim = 0; dim < share->head_dim; dim++) {
         uint64_t element = (uint64_t)dim * share->key_stride;
-        __m256 low = load_pool(low_keys, element, type), high = load_pool(high_keys, element, type);
-        for (uint32_t h = 0; h < heads; h++) {
-            __m256 q = _mm256_broadcast_ss(share->queries + (uint64_t)h * share->head_dim + dim);
-            sums[h][0] = _mm256_fmadd_ps(q, low, sums[h][0]);
-            sums[h][1] = _mm256_fmadd_ps(q, high, sums[h][1]);
+        __m256 q[HEADS];
+        for (uint32_t h = 0; h < heads; h++)
+            q[h] = _mm256_broadcast_ss(share->queries + (uint64_t)h * share->head_dim + dim);
+        for (uint32_t g = 0; g < width; g++) {
+            __m256 key = load_pool(keys[g], element, type);
+            for (uint32_t h = 0; h < heads; h++)
+                sums[h][g] = _mm256_fmadd_ps(q[h], key, sums[h][g]);
         }
+        prefetch_ahead(&ahead, dim, element * (type == KV_TYPE_F16 ? 2 : 4), width, type);
     }
+    uint32_t place = group * ATTENTION_GROUP_KEYS - tile->first;
     for (uint32_t h = 0; h < heads; h++) {
-        _mm256_storeu_ps(states[h].probabilities + key, sums[h][0]);
-        _mm256_storeu_ps(states[h].probabilities + key + VECTOR_FLOATS, sums[h][1]);
+        for (uint32_t g = 0; g < width; g++)
+            _mm256_storeu_ps(tile->states[h].probabilities + place + g * VECTOR_FLOATS, sums[h][g]);
     }
 }
 
-ALWAYS_INLINE void score_tile(const struct attention_share *share, uint32_t first, uint32_t count,
-                              struct head_state *states, const uint32_t heads, const uint32_t type)
-{
-    uint32_t last_group = (first + count - 1) / ATTENTION_GROUP_KEYS;
-    for (uint32_t key = 0; key < count; key += 2 * ATTENTION_GROUP_KEYS) {
-        uint32_t group = (first + key) / ATTENTION_GROUP_KEYS;
-        uint32_t next = group < last_group ? group + 1 : group; /* any readable keys */
-        score_groups(share, share->group_keys[group], share->group_keys[next], key, states, heads,
-                     type);
-    }
-}
-
-/* Scores of one head to probabilities; returns the factor by which everything before shrinks. */
-ALWAYS_INLINE float soften(struct head_state *state, uint32_t count, float scale)
+/* Scores of one head to probabilities; leaves the factor by which everything before shrinks. */
+ALWAYS_INLINE void soften(struct head_state *state, uint32_t count, float scale)
 {
     const __m256 nothing = _mm256_set1_ps(-INFINITY);
     __m256 scores[TILE_VECTORS], largest = nothing;
@@ -83,46 +128,59 @@ ALWAYS_INLINE float soften(struct head_state *state, uint32_t count, float scale
         _mm256_storeu_ps(state->probabilities + v * VECTOR_FLOATS, probability);
         state->lanes[v % 2] = _mm256_add_ps(state->lanes[v % 2], probability);
     }
-    return _mm256_cvtss_f32(shrink);
+    state->shrink = _mm256_cvtss_f32(shrink);
 }
 
-/* `vectors` x 8 dims of the output from `dim` on, for `heads` heads. */
-ALWAYS_INLINE void add_dims(const struct attention_share *share, uint32_t first, uint32_t count,
-                            uint32_t dim, const struct head_state *states, const float *shrinks,
-                            const uint32_t heads, const uint32_t vectors, const uint32_t type)
+/* `width` x 8 dims of the output from `dim` on. */
+ALWAYS_INLINE void add_dims(const struct tile *tile, uint32_t dim, const uint32_t heads,
+                            const uint32_t width, const uint32_t type)
 {
+    const struct attention_share *share = tile->share;
+    const struct head_state *states = tile->states;
     uint32_t floats = attention_partial_floats(share->head_dim);
-    __m256 sums[HEADS][4];
+    __m256 sums[HEADS][WIDTH_MAX];
     for (uint32_t h = 0; h < heads; h++) {
-        for (uint32_t v = 0; v < vectors; v++) {
+        for (uint32_t v = 0; v < width; v++) {
             const float *place = share->partial + h * floats + dim + v * VECTOR_FLOATS;
-            sums[h][v] = _mm256_mul_ps(_mm256_loadu_ps(place), _mm256_set1_ps(shrinks[h]));
+            sums[h][v] = _mm256_mul_ps(_mm256_loadu_ps(place), _mm256_set1_ps(states[h].shrink));
         }
     }
-    for (uint32_t key = 0; key < count; key++) {
-        uint32_t group = (first + key) / ATTENTION_GROUP_KEYS;
+    for (uint32_t key = 0; key < tile->count; key++) {
+        const void *values = share->group_values[(tile->first + key) / ATTENTION_GROUP_KEYS];
         uint64_t element = (uint64_t)(key % ATTENTION_GROUP_KEYS) * share->head_dim + dim;
-        __m256 values[4];
-        for (uint32_t v = 0; v < vectors; v++)
-            values[v] = load_pool(share->group_values[group], element + v * VECTOR_FLOATS, type);
-        for (uint32_t h = 0; h < heads; h++) {
-            __m256 p = _mm256_broadcast_ss(states[h].probabilities + key);
-            for (uint32_t v = 0; v < vectors; v++)
-                sums[h][v] = _mm256_fmadd_ps(p, values[v], sums[h][v]);
+        __m256 p[HEADS];
+        for (uint32_t h = 0; h < heads; h++)
+            p[h] = _mm256_broadcast_ss(states[h].probabilities + key);
+        for (uint32_t v = 0; v < width; v++) {
+            __m256 value = load_pool(values, element + v * VECTOR_FLOATS, type);
+            for (uint32_t h = 0; h < heads; h++)
+                sums[h][v] = _mm256_fmadd_ps(p[h], value, sums[h][v]);
         }
     }
     for (uint32_t h = 0; h < heads; h++) {
-        for (uint32_t v = 0; v < vectors; v++)
+        for (uint32_t v = 0; v < width; v++)
             _mm256_storeu_ps(share->partial + h * floats + dim + v * VECTOR_FLOATS, sums[h][v]);
     }
+}
+
+ALWAYS_INLINE void attend_tile(const struct tile *tile, const uint32_t heads, const uint32_t type)
+{
+    const uint32_t width = width_for(heads);
+    uint32_t head_dim = tile->share->head_dim, dim = 0;
+    for (uint32_t key = 0; key < tile->count; key += width * ATTENTION_GROUP_KEYS)
+        score_groups(tile, (tile->first + key) / ATTENTION_GROUP_KEYS, heads, width, type);
+    for (uint32_t h = 0; h < heads; h++)
+        soften(&tile->states[h], tile->count, tile->share->scale);
+    for (; dim + width * VECTOR_FLOATS <= head_dim; dim += width * VECTOR_FLOATS)
+        add_dims(tile, dim, heads, width, type);
+    for (; dim < head_dim; dim += VECTOR_FLOATS)
+        add_dims(tile, dim, heads, 1, type);
 }
 
 ALWAYS_INLINE void attend(const struct attention_share *share, const uint32_t heads,
                           const uint32_t type)
 {
     struct head_state states[HEADS];
-    const uint32_t vectors =
-        heads <= 2 ? 4 : 2; /* 4 to 8 accumulators hide the latency of a chain */
     uint32_t floats = attention_partial_floats(share->head_dim);
     for (uint32_t h = 0; h < heads; h++) {
         states[h].maximum = -INFINITY;
@@ -131,16 +189,9 @@ ALWAYS_INLINE void attend(const struct attention_share *share, const uint32_t he
     }
     for (uint32_t first = 0; first < share->keys; first += ATTENTION_TILE_KEYS) {
         uint32_t left = share->keys - first;
-        uint32_t count = left < ATTENTION_TILE_KEYS ? left : ATTENTION_TILE_KEYS;
-        float shrinks[HEADS];
-        score_tile(share, first, count, states, heads, type);
-        for (uint32_t h = 0; h < heads; h++)
-            shrinks[h] = soften(&states[h], count, share->scale);
-        uint32_t dim = 0;
-        for (; dim + vectors * VECTOR_FLOATS <= share->head_dim; dim += vectors * VECTOR_FLOATS)
-            add_dims(share, first, count, dim, states, shrinks, heads, vectors, type);
-        for (; dim < share->head_dim; dim += VECTOR_FLOATS)
-            add_dims(share, first, count, dim, states, shrinks, heads, 1, type);
+        struct tile tile = {share, states, first,
+                            left < ATTENTION_TILE_KEYS ? left : ATTENTION_TILE_KEYS};
+        attend_tile(&tile, heads, type);
     }
     for (uint32_t h = 0; h < heads; h++) {
         float *partial = share->partial + h * floats;

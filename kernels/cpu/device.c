@@ -71,7 +71,8 @@ static const struct backend_operations cpu_operations = {
     .close = cpu_close,
 };
 
-/* __builtin_cpu_supports() also asks whether the system saves the wide registers; clang 14 does not know F16C there. */
+/* __builtin_cpu_supports() also asks whether the system saves the wide registers; clang 14 does not
+ * know F16C there. */
 static bool has_avx2(void)
 {
     unsigned eax, ebx, ecx, edx;

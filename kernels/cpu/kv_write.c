@@ -34,10 +34,10 @@ static bool write_row(const struct kv_write_job *job, uint32_t row)
     const struct kv_write_args *args = job->args;
     const struct kv_geometry *g = &args->kv.geometry;
     uint32_t position = args->places.positions[row];
-    uint32_t token = position % g->block_tokens;
+    uint32_t token = kv_token_in_block(g, position);
     int32_t block =
         args->kv.table[kv_table_index(g, args->kv.logical_blocks, args->places.slots[row],
-                                      args->layer, position / g->block_tokens)];
+                                      args->layer, kv_logical_block(g, position))];
     CHECK(block >= 0);
     bool finite = true;
     for (uint32_t head = 0; head < g->kv_heads; head++) {

@@ -155,7 +155,9 @@ ALWAYS_INLINE void multiply_few(const void *panel, const struct matmul_share *sh
     }
 }
 
+/* Blocks first..first+count-1 of a panel, unpacked. */
 struct chunk {
+    uint32_t first, count;
     __m256i weights[CHUNK_BLOCKS][PAIRS][HALVES];
     __m256 scales[CHUNK_BLOCKS][HALVES], minima[CHUNK_BLOCKS][HALVES];
 };
@@ -173,11 +175,10 @@ ALWAYS_INLINE void unpack_half(const uint32_t *words, uint32_t half, __m256i (*w
     }
 }
 
-ALWAYS_INLINE void unpack_chunk(const void *panel, uint32_t first, uint32_t blocks,
-                                struct chunk *chunk, const uint32_t type)
+ALWAYS_INLINE void unpack_chunk(const void *panel, struct chunk *chunk, const uint32_t type)
 {
-    for (uint32_t i = 0; i < blocks; i++) {
-        const void *block = block_at(panel, first + i, type);
+    for (uint32_t i = 0; i < chunk->count; i++) {
+        const void *block = block_at(panel, chunk->first + i, type);
         const uint32_t *words = block_words(block, type);
         prefetch_block(block, type);
         for (uint32_t half = 0; half < HALVES; half++) {
@@ -221,14 +222,14 @@ ALWAYS_INLINE void sum_block(const __m256i (*weights)[HALVES], const int16_t *co
 }
 
 /* Continues the chains of `rows` rows over the blocks of a chunk. */
-ALWAYS_INLINE void chain_chunk(const struct chunk *chunk, uint32_t first, uint32_t blocks,
-                               const struct prepared_row *prepared, float *output,
-                               const uint32_t rows, const bool with_minimum)
+ALWAYS_INLINE void chain_chunk(const struct chunk *chunk, const struct prepared_row *prepared,
+                               float *output, const uint32_t rows, const bool with_minimum)
 {
+    const uint32_t first = chunk->first;
     const int16_t *q[ROWS_TOGETHER] = {NULL};
     for (uint32_t r = 0; r < rows; r++)
         q[r] = prepared[r].q + (uint64_t)first * QUANTIZED_BLOCK_WEIGHTS;
-    for (uint32_t i = 0; i < blocks; i++) {
+    for (uint32_t i = 0; i < chunk->count; i++) {
         __m256i sums[ROWS_TOGETHER][HALVES];
         sum_block(chunk->weights[i], q, i * QUANTIZED_BLOCK_WEIGHTS, sums, rows);
         for (uint32_t r = 0; r < rows; r++) {
@@ -254,9 +255,10 @@ ALWAYS_INLINE void multiply_many(const void *panel, const struct matmul_share *s
     const bool with_minimum = type == WEIGHT_TYPE_Q4_1;
     uint32_t blocks = share->columns / QUANTIZED_BLOCK_WEIGHTS;
     __builtin_memset(share->output, 0, share->rows * PANEL_ROWS * sizeof(float));
-    for (uint32_t first = 0; first < blocks; first += CHUNK_BLOCKS) {
-        uint32_t count = blocks - first < CHUNK_BLOCKS ? blocks - first : CHUNK_BLOCKS;
-        unpack_chunk(panel, first, count, &chunk, type);
+    for (chunk.first = 0; chunk.first < blocks; chunk.first += CHUNK_BLOCKS) {
+        uint32_t left = blocks - chunk.first;
+        chunk.count = left < CHUNK_BLOCKS ? left : CHUNK_BLOCKS;
+        unpack_chunk(panel, &chunk, type);
         for (uint32_t row = 0; row < share->rows; row += ROWS_TOGETHER) {
             struct prepared_row prepared[ROWS_TOGETHER];
             float *output = share->output + row * PANEL_ROWS;
@@ -264,12 +266,11 @@ ALWAYS_INLINE void multiply_many(const void *panel, const struct matmul_share *s
             for (uint32_t r = 0; r < ROWS_TOGETHER && r < rows; r++)
                 prepared[r] = prepared_row_at(share->prepared, share->columns, row + r);
             if (rows >= ROWS_TOGETHER) {
-                chain_chunk(&chunk, first, count, prepared, output, ROWS_TOGETHER, with_minimum);
+                chain_chunk(&chunk, prepared, output, ROWS_TOGETHER, with_minimum);
                 continue;
             }
             for (uint32_t r = 0; r < rows; r++)
-                chain_chunk(&chunk, first, count, prepared + r, output + r * PANEL_ROWS, 1,
-                            with_minimum);
+                chain_chunk(&chunk, prepared + r, output + r * PANEL_ROWS, 1, with_minimum);
         }
     }
 }

@@ -22,26 +22,33 @@ struct drawn {
     float logprobs[ROWS_MAX];
 };
 
-/* Draws `rows` tokens; logits [row][columns] in host memory. */
-static void draw_rows(struct backend *backend, const float *logits, uint32_t columns,
-                      uint32_t vocabulary, const struct sampling *sampling,
-                      const uint32_t *positions, uint32_t rows, struct drawn *drawn)
+/* Rows to draw, in host memory. */
+struct batch {
+    const float *logits; /* [row][columns] */
+    const struct sampling *sampling;
+    const uint32_t *positions;
+    uint32_t rows, columns, vocabulary;
+};
+
+static void draw_rows(struct backend *backend, const struct batch *batch, struct drawn *drawn)
 {
-    uint64_t bytes = (uint64_t)rows * columns * sizeof(float);
+    uint32_t rows = batch->rows;
+    uint64_t words = rows * sizeof(uint32_t);
+    uint64_t bytes = (uint64_t)rows * batch->columns * sizeof(float);
     struct sample_args args = {
-        .logits = subject_upload(backend, logits, bytes),
-        .sampling = subject_upload(backend, sampling, rows * sizeof *sampling),
-        .positions = subject_upload(backend, positions, rows * sizeof *positions),
+        .logits = subject_upload(backend, batch->logits, bytes),
+        .sampling = subject_upload(backend, batch->sampling, rows * sizeof *batch->sampling),
+        .positions = subject_upload(backend, batch->positions, words),
         .rows = rows,
-        .columns = columns,
-        .vocabulary = vocabulary,
-        .tokens = subject_memory(backend, rows * sizeof(uint32_t)),
-        .logprobs = subject_memory(backend, rows * sizeof(float)),
-        .row_errors = subject_memory(backend, rows * sizeof(uint32_t))};
+        .columns = batch->columns,
+        .vocabulary = batch->vocabulary,
+        .tokens = subject_memory(backend, words),
+        .logprobs = subject_memory(backend, words),
+        .row_errors = subject_memory(backend, words)};
     backend->operations->sample(backend, &args);
-    subject_download(backend, drawn->tokens, args.tokens, rows * sizeof(uint32_t));
-    subject_download(backend, drawn->logprobs, args.logprobs, rows * sizeof(float));
-    subject_download(backend, drawn->errors, args.row_errors, rows * sizeof(uint32_t));
+    subject_download(backend, drawn->tokens, args.tokens, words);
+    subject_download(backend, drawn->logprobs, args.logprobs, words);
+    subject_download(backend, drawn->errors, args.row_errors, words);
     backend->operations->memory_release(backend, (void *)(uintptr_t)args.logits, bytes);
 }
 
@@ -58,7 +65,8 @@ static void draw_many(struct backend *backend, const float *logits, uint32_t voc
         samplings[row] = sampling;
         positions[row] = row;
     }
-    draw_rows(backend, all, vocabulary, vocabulary, samplings, positions, rows, drawn);
+    struct batch batch = {all, samplings, positions, rows, vocabulary, vocabulary};
+    draw_rows(backend, &batch, drawn);
     free(positions);
     free(samplings);
     free(all);
@@ -88,7 +96,8 @@ static void check_greedy(struct backend *backend)
         float kept = logits[best];
         logits[best] = 50.0f;
         logits[VOCABULARY - 1] = best % 2 == 0 ? 50.0f : 49.9f; /* a tie goes to the lowest id */
-        draw_rows(backend, logits, VOCABULARY, VOCABULARY, &greedy, &position, 1, &drawn);
+        draw_rows(backend, &(struct batch){logits, &greedy, &position, 1, VOCABULARY, VOCABULARY},
+                  &drawn);
         assert_int_equal(drawn.tokens[0], best);
         double sum = 0;
         for (uint32_t i = 0; i < VOCABULARY; i++)
@@ -117,7 +126,9 @@ static void check_strange(struct backend *backend)
         for (uint32_t place = 0; place < VOCABULARY; place += 334) {
             fill_values(logits, 3 * VOCABULARY, 6);
             logits[VOCABULARY + place] = strange[i];
-            draw_rows(backend, logits, VOCABULARY, VOCABULARY, samplings, positions, 3, &drawn);
+            draw_rows(backend,
+                      &(struct batch){logits, samplings, positions, 3, VOCABULARY, VOCABULARY},
+                      &drawn);
             assert_int_equal(drawn.errors[0], 0);
             assert_int_equal(drawn.errors[1], ROW_ERROR_LOGITS);
             assert_int_equal(drawn.tokens[1], 0);
@@ -141,7 +152,7 @@ static void check_vocabulary_end(struct backend *backend)
     for (uint32_t i = 0; i < 2 * SMALL; i++)
         logits[i] =
             i % SMALL < SMALL - 3 ? 0.0f : NAN; /* padding of the vocabulary: never looked at */
-    draw_rows(backend, logits, SMALL, SMALL - 3, samplings, positions, 2, &drawn);
+    draw_rows(backend, &(struct batch){logits, samplings, positions, 2, SMALL, SMALL - 3}, &drawn);
     for (int row = 0; row < 2; row++) {
         struct expectation expected = {-log(SMALL - 3), 1e-6};
         assert_true(drawn.tokens[row] < SMALL - 3);
@@ -370,24 +381,24 @@ static void a_row_is_drawn_alike_everywhere(void **state)
         reversed.samplings[row] = mixed.samplings[other];
         reversed.positions[row] = mixed.positions[other];
     }
+    struct batch forward = {mixed.logits, mixed.samplings, mixed.positions,
+                            MIXED,        VOCABULARY,      VOCABULARY};
+    struct batch backward = {reversed.logits, reversed.samplings, reversed.positions,
+                             MIXED,           VOCABULARY,         VOCABULARY};
     for (size_t s = 0; s < subject_count; s++) {
         struct backend *backend = subject_open(&subjects[s]);
         if (backend == NULL)
             continue;
-        draw_rows(backend, mixed.logits, VOCABULARY, VOCABULARY, mixed.samplings, mixed.positions,
-                  MIXED, have_first ? &drawn : &first);
+        draw_rows(backend, &forward, have_first ? &drawn : &first);
         if (have_first)
             assert_same_bits(subjects[s].name, &drawn, &first, sizeof drawn);
         have_first = true;
-        draw_rows(backend, reversed.logits, VOCABULARY, VOCABULARY, reversed.samplings,
-                  reversed.positions, MIXED, &drawn);
+        draw_rows(backend, &backward, &drawn);
         for (uint32_t row = 0; row < MIXED; row++) {
             assert_int_equal(drawn.tokens[row], first.tokens[MIXED - 1 - row]);
             assert_same_bits(subjects[s].name, &drawn.logprobs[row],
                              &first.logprobs[MIXED - 1 - row], sizeof(float));
         }
-        draw_rows(backend, mixed.logits, VOCABULARY, VOCABULARY, mixed.samplings, mixed.positions,
-                  MIXED, &drawn);
         backend_close(backend);
     }
 }

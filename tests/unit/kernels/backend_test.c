@@ -1,0 +1,70 @@
+#include "kernels/backend.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+static struct backend *open_backend(uint32_t isa, uint32_t threads)
+{
+    struct backend_options options = {BACKEND_AUTO, isa, threads};
+    struct backend *backend = NULL;
+    struct reason reason;
+    enum status status = backend_open(&options, &backend, reason_init(&reason));
+    if (status == STATUS_UNSUPPORTED) {
+        assert_int_equal(isa, CPU_ISA_AVX2); /* plain C runs everywhere */
+        assert_true(reason.text.length > 0);
+        return NULL;
+    }
+    assert_int_equal(status, STATUS_OK);
+    return backend;
+}
+
+static void the_forced_instruction_set_is_taken(void **state)
+{
+    (void)state;
+    struct backend *plain = open_backend(CPU_ISA_PLAIN, 1), *wide = open_backend(CPU_ISA_AVX2, 1);
+    struct backend *automatic = open_backend(CPU_ISA_AUTO, 1);
+    assert_string_equal(plain->name, "cpu-plain");
+    assert_string_equal(automatic->name, wide != NULL ? "cpu-avx2" : "cpu-plain");
+    backend_close(automatic);
+    backend_close(wide);
+    backend_close(plain);
+}
+
+static void threads_are_as_asked(void **state)
+{
+    (void)state;
+    struct backend *three = open_backend(CPU_ISA_PLAIN, 3),
+                   *automatic = open_backend(CPU_ISA_AUTO, 0);
+    assert_int_equal(three->threads, 3);
+    assert_true(automatic->threads >= 1);
+    backend_close(automatic);
+    backend_close(three);
+}
+
+/* The attach protocol compares this text: instruction set and threads must not show in it, the
+ * pool's type must. */
+static void arithmetic_names_version_and_pool(void **state)
+{
+    (void)state;
+    struct backend *plain = open_backend(CPU_ISA_PLAIN, 1),
+                   *automatic = open_backend(CPU_ISA_AUTO, 2);
+    assert_string_equal(backend_arithmetic(plain, KV_TYPE_F16), "cpu-1-f16");
+    assert_string_equal(backend_arithmetic(automatic, KV_TYPE_F16), "cpu-1-f16");
+    assert_string_equal(backend_arithmetic(automatic, KV_TYPE_F32), "cpu-1-f32");
+    backend_close(automatic);
+    backend_close(plain);
+    backend_close(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_forced_instruction_set_is_taken),
+        cmocka_unit_test(threads_are_as_asked),
+        cmocka_unit_test(arithmetic_names_version_and_pool),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
