@@ -2,6 +2,7 @@
 
 #include "common/utf8.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -140,9 +141,16 @@ void session_print(struct session *session, const char *format, ...)
 
 enum exit_code session_flush(struct session *session)
 {
-    if (fflush(session->output.file) == 0 && ferror(session->output.file) == 0)
+    if (terminal_flush(&session->output))
         return EXIT_CODE_OK;
-    print_sentence(session, "standard output takes no more");
+    /* Who reads through a pipe and leaves early (head) wants no complaint. */
+    if (session->output.failure != EPIPE) {
+        char sentence[128];
+        (void)snprintf(sentence, sizeof sentence, "cannot write the output: %s",
+                       strerror(session->output.failure));
+        session->output.line_open = false;
+        print_sentence(session, sentence);
+    }
     return EXIT_CODE_IO;
 }
 

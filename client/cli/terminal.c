@@ -2,6 +2,7 @@
 
 #include "common/utf8.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +52,17 @@ bool terminal_write(struct terminal *terminal, const char *text, size_t length)
     else
         (void)fwrite(text, 1, length, terminal->file);
     terminal->line_open = text[length - 1] != '\n';
-    return fflush(terminal->file) == 0 && ferror(terminal->file) == 0;
+    return terminal_flush(terminal);
+}
+
+bool terminal_flush(struct terminal *terminal)
+{
+    errno = 0;
+    if (fflush(terminal->file) == 0 && ferror(terminal->file) == 0)
+        return true;
+    if (terminal->failure == 0)
+        terminal->failure = errno != 0 ? errno : EIO;
+    return false;
 }
 
 bool terminal_end_line(struct terminal *terminal)

@@ -13,12 +13,16 @@ struct terminal {
     FILE *file;
     bool interactive; /* it is a terminal */
     bool line_open;   /* the last character was no newline */
+    int failure;      /* errno of the first write that failed; 0 = none */
 };
 
 void terminal_open(struct terminal *terminal, FILE *file);
 
-/* Writes at once (flushed). False when the stream takes no more (full disk, closed pipe). */
+/* Writes at once. False when the stream takes no more (full disk, closed pipe): see `failure`. */
 bool terminal_write(struct terminal *terminal, const char *text, size_t length);
+
+/* Hands on what was printed to the stream by other means. */
+bool terminal_flush(struct terminal *terminal);
 
 /* A newline where the last line has none. */
 bool terminal_end_line(struct terminal *terminal);
