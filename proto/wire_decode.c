@@ -518,7 +518,7 @@ enum status wire_skim(const uint8_t *frame, size_t length, struct wire_error *ou
 }
 
 /* Looks for `type` among the pairs of the top map: it is first by custom, but maps have no order.
- */
+ * Without one, the other keys tell the style of the answer. */
 static bool find_type(struct msgpack_reader reader, uint32_t pairs, struct msgpack_item *out_type,
                       bool *out_named)
 {
@@ -527,10 +527,9 @@ static bool find_type(struct msgpack_reader reader, uint32_t pairs, struct msgpa
         struct msgpack_item key;
         if (!msgpack_read(&value, &key))
             return false;
-        if (is_key(&key, WIRE_KEY_TYPE, "type")) {
-            *out_named = key.kind == MSGPACK_STR;
+        *out_named = key.kind == MSGPACK_STR;
+        if (is_key(&key, WIRE_KEY_TYPE, "type"))
             return msgpack_read(&value, out_type);
-        }
         if (!msgpack_skip(&reader) || !msgpack_skip(&reader))
             return false;
     }
