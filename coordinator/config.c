@@ -34,7 +34,7 @@ static const struct option OPTIONS[] = {
      "Directory of the sockets; empty: $XDG_RUNTIME_DIR/tandem, else /run/tandem"},
     {"model", OPTION_TEXT, FIELD(model), NULL, 0, 0, NULL,
      "GGUF file of the model, the same as the worker's"},
-    {"kv-pool-bytes", OPTION_BYTES, FIELD(kv_pool_bytes), "2G", MIB, 1024 * GIB, NULL,
+    {"kv-pool-bytes", OPTION_BYTES, FIELD(kv_pool_bytes), "2G", 4 * KIB, 1024 * GIB, NULL,
      "Memory of the KV pool in the worker"},
     {"kv-type", OPTION_CHOICE, FIELD(kv_type), "f16", 0, 0, KV_TYPES,
      "Number format of the KV pool"},

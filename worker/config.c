@@ -5,7 +5,7 @@
 #include "kernels/backend.h"
 #include "proto/limits.h"
 
-#define MIB (UINT64_C(1) << 20)
+#define KIB (UINT64_C(1) << 10)
 #define GIB (UINT64_C(1) << 30)
 
 static const struct option_choice KV_TYPES[] = {
@@ -37,7 +37,7 @@ static const struct option OPTIONS[] = {
      "Instruction set of the CPU backend; every one gives the same bits"},
     {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 256, NULL,
      "Threads of the CPU backend; 0: one per core"},
-    {"kv-pool-bytes", OPTION_BYTES, FIELD(kv_pool_bytes), "2G", MIB, 1024 * GIB, NULL,
+    {"kv-pool-bytes", OPTION_BYTES, FIELD(kv_pool_bytes), "2G", 4 * KIB, 1024 * GIB, NULL,
      "Memory of the KV pool; at least the coordinator's"},
     {"kv-type", OPTION_CHOICE, FIELD(kv_type), "f16", 0, 0, KV_TYPES,
      "Number format of the KV pool; the same as the coordinator's"},
