@@ -16,7 +16,8 @@ enum call_kind { CALL_FREE = 0, CALL_SUBMIT, CALL_NEXT, CALL_TOKENIZE };
 
 struct call {
     enum call_kind kind;
-    bool named; /* the client's style of keys */
+    bool named;  /* the client's style of keys */
+    bool is_due; /* waited long enough: answered with the event, news or not */
     uint64_t handle;
     uint32_t request;    /* index; unused by CALL_TOKENIZE */
     uint64_t ticket;     /* of CALL_TOKENIZE */

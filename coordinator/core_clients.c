@@ -90,8 +90,6 @@ void core_close_call(struct core *core, uint32_t index, struct call *out_call)
         out_call->kind == CALL_TOKENIZE ? NULL : core->requests.rows[out_call->request];
     calls_remove(&core->calls, index, request == NULL ? NULL : &request->first_call);
     heap_remove(&core->timers, core->requests.capacity + index);
-    if (out_call->kind == CALL_NEXT)
-        request->polls--;
 }
 
 void core_answer_poll(struct core *core, uint32_t call_index)
@@ -115,7 +113,8 @@ bool core_make_room(struct core *core)
 static bool has_news(const struct request *request, const struct call *call)
 {
     uint64_t wanted = call->from_token + (call->hold_tokens == 0 ? 1 : call->hold_tokens);
-    return request_is_finished(request) || request_released_tokens(request) >= wanted;
+    return call->is_due || request_is_finished(request) ||
+           request_released_tokens(request) >= wanted;
 }
 
 /* A submit that waited for its ids; or whose request ended before they came. */
@@ -158,10 +157,8 @@ uint32_t core_wait(struct core *core, struct request *request, const struct call
         calls_add(&core->calls, call, request == NULL ? NULL : &request->first_call, &index) !=
             STATUS_OK)
         return CALL_NONE;
-    if (call->kind == CALL_NEXT) {
-        request->polls++;
+    if (request != NULL)
         core_set_timer(core, request);
-    }
     return index;
 }
 
@@ -270,14 +267,9 @@ static void on_health(struct core *core, const struct client_event *event)
 
 static void on_models(struct core *core, const struct client_event *event)
 {
-    struct client_model *model = outbox_allocate(&core->outbox, sizeof *model);
-    if (model == NULL) {
-        core_refuse_without_memory(core, event);
-        return;
-    }
-    *model = core_model(core);
+    core->model = core_model(core);
     struct client_models_answer answer = core_models(core);
-    answer.models = (struct wire_list){.items = model, .count = 1};
+    answer.models = (struct wire_list){.items = &core->model, .count = 1};
     core_add_answer(core, event->handle, event->request->named, CLIENT_ANSWER_MODELS)->models =
         answer;
 }

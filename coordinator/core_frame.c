@@ -164,7 +164,7 @@ void core_set_timer(struct core *core, struct request *request)
     } else {
         due = request->deadline_ns;
         bool may_be_orphan =
-            !request->detach && request->last_answer_ns != 0 && request->polls == 0;
+            !request->detach && request->last_answer_ns != 0 && request->first_call == CALL_NONE;
         if (may_be_orphan && request->last_answer_ns + core->config.orphan_ns < due)
             due = request->last_answer_ns + core->config.orphan_ns;
     }
@@ -403,13 +403,22 @@ static void expire_request(struct core *core, struct request *request)
     end_by(core, request, FINISH_REASON_CANCELLED);
 }
 
+/* Answered when the event ends: what the answer borrows may still change before that. */
+static void expire_call(struct core *core, uint32_t index)
+{
+    struct call *call = &core->calls.rows[index];
+    call->is_due = true;
+    heap_remove(&core->timers, core->requests.capacity + index);
+    core_wake(core, core->requests.rows[call->request]);
+}
+
 static void expire(struct core *core)
 {
     const struct heap_entry *first;
     while ((first = heap_first(&core->timers)) != NULL && first->key <= core->now_ns) {
         uint32_t item = first->item;
         if (item >= core->requests.capacity)
-            core_answer_poll(core, item - core->requests.capacity);
+            expire_call(core, item - core->requests.capacity);
         else
             expire_request(core, core->requests.rows[item]);
     }

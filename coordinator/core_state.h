@@ -1,6 +1,6 @@
-/* Inside of the core, for coordinator/core*.c alone. core_frame.c: life, the frame of an event, time, the
- * end of a request. core_clients.c: events of clients, waiting calls. core_submit.c: how a request
- * comes to be. core_workers.c: events of workers. core_report.c: figures. */
+/* Inside of the core, for coordinator/core*.c alone. core_frame.c: life, the frame of an event,
+ * time, the end of a request. core_clients.c: events of clients, waiting calls. core_submit.c: how
+ * a request comes to be. core_workers.c: events of workers. core_report.c: figures. */
 #ifndef TANDEM_COORDINATOR_CORE_STATE_H
 #define TANDEM_COORDINATOR_CORE_STATE_H
 
@@ -41,6 +41,7 @@ struct core {
     struct heap timers; /* requests by index, then calls by index */
     struct admission_limits limits;
     struct client_stats_answer stats; /* counters; gauges are filled in for the answer */
+    struct client_model model;        /* of the answer to `models` */
     struct plan *plans;               /* [LIMIT_PLANS_IN_FLIGHT] by step */
     struct request *woken;            /* have news for their calls */
     char *token_text;                 /* [DETOKENIZER_OUTPUT_BYTES_MAX] */

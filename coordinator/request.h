@@ -87,7 +87,6 @@ struct request {
     bool outcome_read;               /* an answer carried it */
     uint32_t older_kept, newer_kept; /* list of finished requests */
     uint32_t first_call;             /* waiting client calls */
-    uint32_t polls;                  /* of them `next` */
 };
 
 /* Whether the life cycle has this move. */

@@ -5,32 +5,31 @@
 void suspicion_crashed(struct suspicion *suspicion, uint32_t first, uint32_t end)
 {
     CHECK(first < end);
-    if (suspicion->crashes == 0 || end <= suspicion->first || suspicion->end <= first) {
-        *suspicion = (struct suspicion){.first = first, .end = end, .crashes = 1};
-        return;
-    }
-    suspicion->first = first > suspicion->first ? first : suspicion->first;
-    suspicion->end = end < suspicion->end ? end : suspicion->end;
+    if (suspicion->crashes > 0 && end <= suspicion->first)
+        return; /* it was on its way to the suspected range, through positions that are cleared */
+    if (suspicion->crashes == 0 || suspicion->end <= first)
+        *suspicion = (struct suspicion){.first = first, .end = end};
     suspicion->crashes++;
 }
 
 bool suspicion_crashed_alone(struct suspicion *suspicion, uint32_t first, uint32_t end,
                              bool worker_had_worked)
 {
-    uint32_t evidence = suspicion->evidence;
-    bool same_place = first < suspicion->end && suspicion->first < end;
     suspicion_crashed(suspicion, first, end);
-    if (!same_place)
-        return false;
-    suspicion->evidence =
-        evidence + (worker_had_worked ? SUSPICION_EVIDENCE_STRONG : SUSPICION_EVIDENCE_WEAK);
+    suspicion->evidence += worker_had_worked ? SUSPICION_EVIDENCE_STRONG : SUSPICION_EVIDENCE_WEAK;
     return suspicion->evidence >= SUSPICION_EVIDENCE_FOR_VERDICT;
 }
 
 void suspicion_passed(struct suspicion *suspicion, uint32_t end)
 {
-    if (suspicion->crashes > 0 && end >= suspicion->end)
+    if (suspicion->crashes == 0 || end <= suspicion->first)
+        return;
+    if (end >= suspicion->end) {
         *suspicion = (struct suspicion){0};
+    } else {
+        suspicion->first = end;
+        suspicion->evidence = 0;
+    }
 }
 
 static bool is_suspect(const struct suspicion *suspicion)

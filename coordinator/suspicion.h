@@ -1,12 +1,14 @@
 /* Whether a request may be what ends workers. A worker that dies while it executes a plan blames
  * nobody at first: operators kill workers, machines fail. Blame takes evidence.
- *   - A request whose positions were being executed notes them as its suspected range. If it gets
- * past the range, it is cleared. If a worker dies again in the same range, the range shrinks to
- * what both had in common; from SUSPICION_CRASHES_FOR_TRIAL deaths on, the range is executed alone.
+ *   - A request whose positions were being executed notes them as its suspected range. What is
+ * executed later without harm is cleared and leaves the range; all of it: the request is cleared.
+ * If a worker dies again in the range, SUSPICION_CRASHES_FOR_TRIAL times in all, it is executed
+ * alone from then on. Deaths on the way to the range add nothing: those positions were cleared.
  *   - A death in such a trial is evidence: strong if that worker had answered a step before (it can
- *     work), weak otherwise. SUSPICION_EVIDENCE_FOR_VERDICT of it, without once getting past, is
- * the verdict: poisoned. So a random kill -9 clears itself with the next step, and a verdict needs
- * at least five workers lost in one place, three of them in a step that held nothing else. */
+ *     work), weak otherwise. Any progress inside the range takes the evidence back.
+ *     SUSPICION_EVIDENCE_FOR_VERDICT of it is the verdict: poisoned.
+ * So a random kill -9 clears itself with the next step, and a verdict takes at least five workers
+ * lost in one place, three of them in a step that held nothing else. */
 #ifndef TANDEM_COORDINATOR_SUSPICION_H
 #define TANDEM_COORDINATOR_SUSPICION_H
 
@@ -22,7 +24,7 @@ enum {
 
 /* Embedded in the request; zeroed = clear. */
 struct suspicion {
-    uint32_t first, end; /* suspected positions, empty when clear */
+    uint32_t first, end; /* suspected positions; meaningful with crashes > 0 */
     uint32_t crashes;
     uint32_t evidence;
 };
