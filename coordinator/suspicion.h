@@ -7,8 +7,9 @@
  *   - A death in such a trial is evidence: strong if that worker had answered a step before (it can
  *     work), weak otherwise. Any progress inside the range takes the evidence back.
  *     SUSPICION_EVIDENCE_FOR_VERDICT of it is the verdict: poisoned.
- * So a random kill -9 clears itself with the next step, and a verdict takes at least five workers
- * lost in one place, three of them in a step that held nothing else. */
+ * So a random kill -9 clears itself with the next steps, and a verdict takes at least seven workers
+ * lost in one place, five of them in a step that held nothing else. Five, because kills may come
+ * fast: where one trial in twenty is hit by chance, a chain of five is one in three million. */
 #ifndef TANDEM_COORDINATOR_SUSPICION_H
 #define TANDEM_COORDINATOR_SUSPICION_H
 
@@ -17,9 +18,9 @@
 
 enum {
     SUSPICION_CRASHES_FOR_TRIAL = 2,
-    SUSPICION_EVIDENCE_STRONG = 3,
+    SUSPICION_EVIDENCE_STRONG = 2,
     SUSPICION_EVIDENCE_WEAK = 1,
-    SUSPICION_EVIDENCE_FOR_VERDICT = 9,
+    SUSPICION_EVIDENCE_FOR_VERDICT = 10,
 };
 
 /* Embedded in the request; zeroed = clear. */

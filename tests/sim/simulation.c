@@ -35,7 +35,7 @@ static void choose_faults(struct simulation *sim)
     if (simulation_chance(sim, 3))
         return; /* a good day */
     if (simulation_chance(sim, 2))
-        faults->kill = 20 + simulation_below(sim, 100);
+        faults->kill = 60 + simulation_below(sim, 200);
     if (simulation_chance(sim, 4))
         faults->lie = 20 + simulation_below(sim, 100);
     if (simulation_chance(sim, 4))
