@@ -89,6 +89,11 @@ static void nothing_may_follow(void **state)
 
 /* ---- Against msgpack-c ---- */
 
+static bool same_bytes(const struct msgpack_item *item, const char *bytes, uint32_t count)
+{
+    return item->count == count && (count == 0 || memcmp(item->bytes, bytes, count) == 0);
+}
+
 static bool same_object(const struct msgpack_item *item, const msgpack_object *object)
 {
     switch (object->type) {
@@ -105,11 +110,11 @@ static bool same_object(const struct msgpack_item *item, const msgpack_object *o
         return item->kind == MSGPACK_FLOAT &&
                memcmp(&item->real, &object->via.f64, sizeof(double)) == 0;
     case MSGPACK_OBJECT_STR:
-        return item->kind == MSGPACK_STR && item->count == object->via.str.size &&
-               memcmp(item->bytes, object->via.str.ptr, item->count) == 0;
+        return item->kind == MSGPACK_STR &&
+               same_bytes(item, object->via.str.ptr, object->via.str.size);
     case MSGPACK_OBJECT_BIN:
-        return item->kind == MSGPACK_BIN && item->count == object->via.bin.size &&
-               memcmp(item->bytes, object->via.bin.ptr, item->count) == 0;
+        return item->kind == MSGPACK_BIN &&
+               same_bytes(item, object->via.bin.ptr, object->via.bin.size);
     case MSGPACK_OBJECT_EXT:
         return item->kind == MSGPACK_EXT && item->count == object->via.ext.size;
     case MSGPACK_OBJECT_ARRAY:
