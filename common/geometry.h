@@ -132,6 +132,13 @@ ON_HOST_AND_DEVICE static inline uint64_t kv_pool_blocks(const struct kv_geometr
     return pool_bytes / (kv_block_bytes(g) * g->layers) * g->layers;
 }
 
+/* Positions that a pool of `blocks` physical blocks holds, of all sequences together. */
+ON_HOST_AND_DEVICE static inline uint64_t kv_pool_positions(const struct kv_geometry *g,
+                                                            uint64_t blocks)
+{
+    return blocks / g->layers * g->block_tokens;
+}
+
 /* Index into the block table [slot][layer][logical block]; `logical_blocks` is its innermost
  * extent. */
 ON_HOST_AND_DEVICE static inline uint64_t kv_table_index(const struct kv_geometry *g,

@@ -28,11 +28,11 @@ ON_HOST_AND_DEVICE static inline uint32_t random_below(struct random *random, ui
 }
 
 /* Constants of Philox4x32-10, for implementations that compute several blocks at once. */
-#define PHILOX_ROUNDS 10
+#define PHILOX_ROUNDS       10
 #define PHILOX_MULTIPLIER_0 0xD2511F53u
 #define PHILOX_MULTIPLIER_1 0xCD9E8D57u
-#define PHILOX_STEP_0 0x9E3779B9u
-#define PHILOX_STEP_1 0xBB67AE85u
+#define PHILOX_STEP_0       0x9E3779B9u
+#define PHILOX_STEP_1       0xBB67AE85u
 
 struct philox_block {
     uint32_t word[4];

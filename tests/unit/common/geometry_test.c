@@ -39,6 +39,7 @@ static void s05_a_pool_of_two_gib_has_65536_blocks(void **state)
 {
     (void)state;
     assert_int_equal(kv_pool_blocks(&LLAMA, UINT64_C(2) << 30), 65536);
+    assert_int_equal(kv_pool_positions(&LLAMA, 65536), 65536);
     /* A logical block takes one block per layer: what is left over is not handed out. */
     uint64_t logical = kv_block_bytes(&ODD) * ODD.layers;
     assert_int_equal(kv_pool_blocks(&ODD, 5 * logical), 15);
