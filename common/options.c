@@ -549,16 +549,16 @@ void options_print_markdown(const struct option_program *program, FILE *file)
     }
 }
 
-enum status options_read(const struct option_program *program, int argc, char *const *argv,
-                         void *config, size_t config_bytes, struct options_result *out_result,
+enum status options_read(const struct options_input *input, struct options_result *out_result,
                          struct text *why)
 {
-    CHECK(program->count <= OPTIONS_MAX);
-    memset(config, 0, config_bytes);
+    CHECK(input->program->count <= OPTIONS_MAX);
+    memset(input->config, 0, input->config_bytes);
     *out_result = (struct options_result){.action = OPTIONS_RUN};
-    struct reader reader = {.program = program, .config = config, .result = out_result, .why = why};
+    struct reader reader = {
+        .program = input->program, .config = input->config, .result = out_result, .why = why};
     set_defaults(&reader);
-    enum status status = find_action(&reader, argc, argv);
+    enum status status = find_action(&reader, input->argc, input->argv);
     if (status != STATUS_OK || out_result->action > OPTIONS_CHECK)
         return status;
     reader.path = out_result->config_path;
@@ -566,17 +566,16 @@ enum status options_read(const struct option_program *program, int argc, char *c
     if (status == STATUS_OK)
         status = read_file(&reader);
     if (status == STATUS_OK)
-        status = read_command(&reader, argc, argv);
+        status = read_command(&reader, input->argc, input->argv);
     return status;
 }
 
-bool options_start(const struct option_program *program, int argc, char *const *argv, void *config,
-                   size_t config_bytes, struct options_result *out_result, int *out_exit_code)
+bool options_start(const struct options_input *input, struct options_result *out_result,
+                   int *out_exit_code)
 {
+    const struct option_program *program = input->program;
     struct reason why;
-    enum status status =
-        options_read(program, argc, argv, config, config_bytes, out_result, reason_init(&why));
-    if (status != STATUS_OK) {
+    if (options_read(input, out_result, reason_init(&why)) != STATUS_OK) {
         fprintf(stderr, "%s: %s\n", program->name, why.storage);
         *out_exit_code = EXIT_CODE_USAGE;
         return false;

@@ -68,17 +68,23 @@ struct options_result {
     uint8_t source[OPTIONS_MAX];         /* enum option_source of each option */
 };
 
-/* Fills `config` (zeroed here, `config_bytes` long) and `out_result`. STATUS_INVALID with one
- * sentence in `why` that names the option, where it came from, the value, the bound and what to do.
- * --help, --version and --print-config win over errors in values. */
-MUST_USE enum status options_read(const struct option_program *program, int argc, char *const *argv,
-                                  void *config, size_t config_bytes,
+/* Where options come from and go to. */
+struct options_input {
+    const struct option_program *program;
+    int argc;
+    char *const *argv;
+    void *config; /* zeroed, then filled */
+    size_t config_bytes;
+};
+
+/* STATUS_INVALID with one sentence in `why` that names the option, where it came from, the value,
+ * the bound and what to do. --help, --version and --print-config win over errors in values. */
+MUST_USE enum status options_read(const struct options_input *input,
                                   struct options_result *out_result, struct text *why);
 
 /* options_read for a main: answers --help, --version and --print-config on stdout and errors on
  * stderr. True = go on (OPTIONS_RUN or OPTIONS_CHECK); false = leave with *out_exit_code. */
-MUST_USE bool options_start(const struct option_program *program, int argc, char *const *argv,
-                            void *config, size_t config_bytes, struct options_result *out_result,
+MUST_USE bool options_start(const struct options_input *input, struct options_result *out_result,
                             int *out_exit_code);
 
 void options_print_help(const struct option_program *program, FILE *file);

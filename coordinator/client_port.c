@@ -10,6 +10,7 @@
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -135,8 +136,8 @@ static void keep_some_idle(struct client_port *port)
 
 static enum status add_listener(struct client_port *port, struct text *why)
 {
-    char url[SOCKET_PATH_BYTES + 8] = "ipc://";
-    strcat(url, port->path);
+    char url[SOCKET_PATH_BYTES + 8];
+    snprintf(url, sizeof url, "ipc://%s", port->path);
     nng_listener listener;
     int error = nng_listener_create(&listener, port->socket, url);
     if (error == 0)

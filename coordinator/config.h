@@ -19,7 +19,7 @@ struct coordinator_config {
     uint64_t kv_pool_bytes;
     uint32_t kv_type; /* enum kv_type */
     uint64_t slots;
-    uint64_t context; /* 0 = the model's, at most CONTEXT_DEFAULT_MAX */
+    uint64_t context; /* 0 = the model's, at most CONTEXT_TOKENS_DEFAULT */
     uint64_t block_tokens;
     uint64_t step_tokens;
     uint64_t prefill_chunk; /* 0 = step_tokens */
@@ -29,8 +29,6 @@ struct coordinator_config {
     uint32_t log_level;         /* enum log_level */
     uint64_t debug_shuffle_blocks;
 };
-
-enum { CONTEXT_DEFAULT_MAX = 8192 };
 
 extern const struct option_program coordinator_options;
 

@@ -74,7 +74,7 @@ static void print_check(const struct start *start)
                                           : start->model.tokenizer.chat_refusal.storage);
     printf("kv pool            %" PRIu64 " blocks of %" PRIu64 " bytes, %" PRIu64 " positions\n",
            extents->pool_blocks, block_bytes,
-           extents->pool_blocks / extents->geometry.layers * extents->geometry.block_tokens);
+           kv_positions(&extents->geometry, extents->pool_blocks / extents->geometry.layers));
     printf("limits             %u slots, context %u, %u tokens a step\n", extents->slots,
            extents->context, extents->step_tokens);
 }
@@ -85,8 +85,12 @@ int main(int argc, char **argv)
     static struct start start;
     struct reason why;
     int exit_code;
-    if (!options_start(&coordinator_options, argc, argv, &start.config, sizeof start.config,
-                       &start.options, &exit_code))
+    struct options_input input = {.program = &coordinator_options,
+                                  .argc = argc,
+                                  .argv = argv,
+                                  .config = &start.config,
+                                  .config_bytes = sizeof start.config};
+    if (!options_start(&input, &start.options, &exit_code))
         return exit_code;
     log_open("coordinator", (enum log_level)start.config.log_level);
     process_forbid_core_dumps();

@@ -34,7 +34,7 @@ static enum status choose_extents(const struct coordinator_config *config,
         return STATUS_INVALID;
     }
     if (context == 0)
-        context = most < CONTEXT_DEFAULT_MAX ? most : CONTEXT_DEFAULT_MAX;
+        context = most < CONTEXT_TOKENS_DEFAULT ? most : CONTEXT_TOKENS_DEFAULT;
     struct kv_geometry geometry =
         model_shape_geometry(shape, (uint32_t)config->block_tokens, config->kv_type, KV_ORDER_CPU);
     struct segment_extents extents = {

@@ -44,6 +44,7 @@ enum {
 enum {
     LIMIT_SLOTS = 1024, /* also the rows of a plan: each slot at most once */
     LIMIT_CONTEXT_TOKENS = 1 << 17,
+    CONTEXT_TOKENS_DEFAULT = 8192, /* at most, where no option says more */
     LIMIT_VOCABULARY = 1 << 20,
     LIMIT_LAYERS = 256,
     LIMIT_KV_HEADS = 256,

@@ -16,8 +16,9 @@ enum {
     SENDERS = 4,
     FRAME_BYTES_MAX = LIMIT_WORKER_FRAME_BYTES + 64,
     NEVER_MS = 24 * 3600 * 1000,
-    PIPE_END_PATIENCE_S = 5,
 };
+
+#define PIPE_END_PATIENCE_NS (5 * NS_PER_S)
 
 struct sender {
     struct coordinator_port *port;
@@ -185,9 +186,9 @@ enum status coordinator_port_open(struct event_loop *loop, const char *url,
 static void *undertake(void *context)
 {
     struct coordinator_port *port = context;
-    struct timespec patience;
-    clock_gettime(CLOCK_MONOTONIC, &patience);
-    patience.tv_sec += PIPE_END_PATIENCE_S;
+    uint64_t end_ns = clock_now_ns() + PIPE_END_PATIENCE_NS;
+    struct timespec patience = {.tv_sec = (time_t)(end_ns / NS_PER_S),
+                                .tv_nsec = (long)(end_ns % NS_PER_S)};
     int waited = 0;
     pthread_mutex_lock(&port->mutex);
     while (port->pipes > 0 && waited == 0)

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONTEXT_DEFAULT_MAX = 8192, BAR_CELLS = 30 };
+enum { BAR_CELLS = 30 };
 
 #define LOG_INTERVAL_NS (2 * NS_PER_S)
 
@@ -97,7 +97,7 @@ static enum status choose_context(const struct worker_config *config, struct eng
                  config->context, most);
         return STATUS_INVALID;
     }
-    engine->context = most < CONTEXT_DEFAULT_MAX ? most : CONTEXT_DEFAULT_MAX;
+    engine->context = most < CONTEXT_TOKENS_DEFAULT ? most : CONTEXT_TOKENS_DEFAULT;
     if (config->context != 0)
         engine->context = (uint32_t)config->context;
     return STATUS_OK;

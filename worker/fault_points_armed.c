@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ACTION_NONE, ACTION_KILL, ACTION_STOP, ACTION_EXIT, ACTION_HANG };
+enum { ACTION_NONE, ACTION_KILL, ACTION_STOP, ACTION_EXIT, ACTION_HANG, ACTION_COUNT };
 
 static const char *const POINT_NAMES[FAULT_POINT_COUNT] = {
 #define FAULT_POINT_NAME(name, text) [FAULT_##name] = (text),
@@ -34,26 +34,32 @@ static void give_up(const char *text)
     _exit(EXIT_CODE_USAGE);
 }
 
+/* Place of `name` in a list, or -1. */
+static int find_name(const char *const *names, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (name != NULL && strcmp(names[i], name) == 0)
+            return i;
+    return -1;
+}
+
 static void read_environment(void)
 {
     const char *text = getenv("TANDEM_FAULT");
+    char copy[128], *rest = NULL;
     armed.action = ACTION_NONE;
     if (text == NULL)
         return;
-    char name[64], action[16];
-    long count;
-    if (sscanf(text, "%63[^:]:%ld:%15s", name, &count, action) != 3 || count < 1)
+    snprintf(copy, sizeof copy, "%s", text);
+    const char *name = strtok_r(copy, ":", &rest);
+    const char *count = strtok_r(NULL, ":", &rest);
+    const char *action = strtok_r(NULL, ":", &rest);
+    long passages = count != NULL ? strtol(count, NULL, 10) : 0;
+    armed.point = find_name(POINT_NAMES, FAULT_POINT_COUNT, name);
+    armed.action = find_name(ACTION_NAMES, ACTION_COUNT, action);
+    if (armed.point < 0 || armed.action <= ACTION_NONE || passages < 1)
         give_up(text);
-    armed.point = -1;
-    for (int i = 0; i < FAULT_POINT_COUNT; i++)
-        if (strcmp(POINT_NAMES[i], name) == 0)
-            armed.point = i;
-    for (int i = ACTION_KILL; i <= ACTION_HANG; i++)
-        if (strcmp(ACTION_NAMES[i], action) == 0)
-            armed.action = i;
-    if (armed.point < 0 || armed.action == ACTION_NONE)
-        give_up(text);
-    atomic_store(&armed.passages_left, count);
+    atomic_store(&armed.passages_left, passages);
 }
 
 void fault_point(enum fault_point point)

@@ -74,7 +74,7 @@ static void print_check(const struct start *start)
     printf("weights            %" PRIu64 " bytes\n", engine->model.weights.bytes);
     printf("kv pool            %u blocks of %" PRIu64 " bytes, %" PRIu64 " positions\n",
            pool->blocks, kv_block_bytes(&pool->geometry),
-           (uint64_t)pool->blocks / pool->geometry.layers * pool->geometry.block_tokens);
+           kv_positions(&pool->geometry, pool->blocks / pool->geometry.layers));
     printf("limits             %" PRIu64 " slots, context %u, %" PRIu64 " tokens a step\n",
            start->config.slots, engine->context, start->config.step_tokens);
 }
@@ -94,8 +94,12 @@ int main(int argc, char **argv)
     struct reason why;
     sigset_t stop;
     int exit_code;
-    if (!options_start(&worker_options, argc, argv, &start.config, sizeof start.config,
-                       &start.options, &exit_code))
+    struct options_input input = {.program = &worker_options,
+                                  .argc = argc,
+                                  .argv = argv,
+                                  .config = &start.config,
+                                  .config_bytes = sizeof start.config};
+    if (!options_start(&input, &start.options, &exit_code))
         return exit_code;
     log_open("worker", (enum log_level)start.config.log_level);
     process_forbid_core_dumps();

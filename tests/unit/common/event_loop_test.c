@@ -1,11 +1,9 @@
 /* The loop and the queue that feeds it: deadlines, descriptors, signals, wakes from many threads.
  */
 #include "common/event_loop.h"
-#include "common/message_queue.h"
 
 #include "common/clock.h"
 
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -121,84 +119,6 @@ static void signals_arrive_inside_the_loop(void **state)
     event_loop_close(&loop);
 }
 
-enum { PRODUCERS = 4, ITEMS = 20000, CAPACITY = 64 };
-
-struct item {
-    uint32_t producer, number;
-};
-
-struct producer {
-    struct message_queue *queue;
-    uint32_t index;
-};
-
-static void *produce(void *context)
-{
-    struct producer *producer = context;
-    for (uint32_t i = 0; i < ITEMS;) {
-        struct item item = {producer->index, i};
-        if (message_queue_push(producer->queue, &item) == STATUS_OK)
-            i++;
-        else
-            usleep(50);
-    }
-    return NULL;
-}
-
-static void no_wake_is_lost_and_each_order_is_kept(void **state)
-{
-    (void)state;
-    struct event_loop loop;
-    struct message_queue queue;
-    assert_int_equal(event_loop_open(&loop), STATUS_OK);
-    assert_int_equal(message_queue_init(&queue, CAPACITY, sizeof(struct item), &loop), STATUS_OK);
-    pthread_t threads[PRODUCERS];
-    struct producer producers[PRODUCERS];
-    for (uint32_t i = 0; i < PRODUCERS; i++) {
-        producers[i] = (struct producer){&queue, i};
-        assert_int_equal(pthread_create(&threads[i], NULL, produce, &producers[i]), 0);
-    }
-    uint32_t next[PRODUCERS] = {0}, received = 0;
-    uint64_t deadline_ns = clock_now_ns() + 60 * NS_PER_S;
-    while (received < PRODUCERS * ITEMS) {
-        assert_int_equal(event_loop_wait(&loop, deadline_ns), STATUS_OK);
-        assert_true(clock_now_ns() < deadline_ns); /* a lost wake would sleep until then */
-        struct item item;
-        while (message_queue_pop(&queue, &item)) {
-            assert_int_equal(item.number, next[item.producer]);
-            next[item.producer]++;
-            received++;
-        }
-    }
-    for (uint32_t i = 0; i < PRODUCERS; i++)
-        pthread_join(threads[i], NULL);
-    message_queue_free(&queue);
-    event_loop_close(&loop);
-}
-
-static void a_full_queue_says_so_and_keeps_what_it_has(void **state)
-{
-    (void)state;
-    struct message_queue queue;
-    assert_int_equal(message_queue_init(&queue, 2, sizeof(int), NULL), STATUS_OK);
-    int values[] = {1, 2, 3}, got;
-    for (int round = 0; round < 3; round++) { /* the ring wraps */
-        assert_int_equal(message_queue_push(&queue, &values[0]), STATUS_OK);
-        assert_int_equal(message_queue_push(&queue, &values[1]), STATUS_OK);
-        assert_int_equal(message_queue_push(&queue, &values[2]), STATUS_FULL);
-        assert_true(message_queue_pop(&queue, &got));
-        assert_int_equal(got, 1);
-        assert_int_equal(message_queue_push(&queue, &values[2]), STATUS_OK);
-        assert_true(message_queue_pop(&queue, &got));
-        assert_int_equal(got, 2);
-        assert_true(message_queue_pop(&queue, &got));
-        assert_int_equal(got, 3);
-        assert_false(message_queue_pop(&queue, &got));
-    }
-    message_queue_free(&queue);
-    message_queue_free(&queue); /* a zeroed queue may be freed */
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,8 +126,6 @@ int main(void)
         cmocka_unit_test(a_removed_source_is_not_called_in_the_same_batch),
         cmocka_unit_test(the_loop_has_a_bound),
         cmocka_unit_test(signals_arrive_inside_the_loop),
-        cmocka_unit_test(no_wake_is_lost_and_each_order_is_kept),
-        cmocka_unit_test(a_full_queue_says_so_and_keeps_what_it_has),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,12 @@ static enum status read_options(struct config *config, struct options_result *re
     int argc = 1;
     for (; words[argc - 1] != NULL; argc++)
         argv[argc] = (char *)(uintptr_t)words[argc - 1];
-    return options_read(&PROGRAM, argc, argv, config, sizeof *config, result, reason_init(why));
+    struct options_input input = {.program = &PROGRAM,
+                                  .argc = argc,
+                                  .argv = argv,
+                                  .config = config,
+                                  .config_bytes = sizeof *config};
+    return options_read(&input, result, reason_init(why));
 }
 
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})

@@ -1,12 +1,8 @@
-/* Packets with a descriptor, identities of processes, and where sockets lie. */
+/* Packets with a descriptor, honest and hostile ones. */
 #include "common/packet_socket.h"
-#include "common/process.h"
-#include "common/run_directory.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -14,7 +10,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -95,6 +90,9 @@ static void hostile_packets_leak_no_descriptor(void **state)
     int before = open_descriptors();
     char buffer[8];
     size_t length;
+    int copies[12];
+    for (int i = 0; i < 12; i++)
+        copies[i] = client;
     for (int count = 2; count <= 12; count++) { /* more than the receiver has room for, too */
         union {
             char storage[CMSG_SPACE(12 * sizeof(int))];
@@ -109,8 +107,7 @@ static void hostile_packets_leak_no_descriptor(void **state)
         header->cmsg_level = SOL_SOCKET;
         header->cmsg_type = SCM_RIGHTS;
         header->cmsg_len = CMSG_LEN((size_t)count * sizeof(int));
-        for (int i = 0; i < count; i++)
-            memcpy(CMSG_DATA(header) + (size_t)i * sizeof client, &client, sizeof client);
+        memcpy(CMSG_DATA(header), copies, (size_t)count * sizeof(int));
         assert_int_equal(sendmsg(client, &message, 0), 4);
         assert_int_equal(packet_socket_receive(server, buffer, sizeof buffer, &length, &passed),
                          STATUS_BAD_MESSAGE);
@@ -124,88 +121,11 @@ static void hostile_packets_leak_no_descriptor(void **state)
     close(client);
 }
 
-static void a_process_is_known_by_pid_and_start_time(void **state)
-{
-    (void)state;
-    pid_t child = fork();
-    if (child == 0) {
-        pause();
-        _exit(0);
-    }
-    uint64_t own, childs, again;
-    assert_int_equal(process_start_time(getpid(), &own), STATUS_OK);
-    assert_int_equal(process_start_time(child, &childs), STATUS_OK);
-    assert_int_equal(process_start_time(child, &again), STATUS_OK);
-    assert_true(own > 0 && childs >= own && childs == again);
-    int descriptor;
-    assert_int_equal(process_open(child, &descriptor), STATUS_OK);
-    struct pollfd waited = {.fd = descriptor, .events = POLLIN};
-    assert_int_equal(poll(&waited, 1, 0), 0);
-    assert_int_equal(process_kill(descriptor), STATUS_OK);
-    assert_int_equal(poll(&waited, 1, 5000), 1);
-    int result;
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGKILL);
-    assert_int_equal(process_kill(descriptor), STATUS_NOT_FOUND);
-    assert_int_equal(process_start_time(child, &again), STATUS_NOT_FOUND);
-    assert_int_equal(process_open(child, &descriptor), STATUS_NOT_FOUND);
-    close(descriptor);
-}
-
-static void the_run_directory_is_found_in_order(void **state)
-{
-    (void)state;
-    struct run_directory directory;
-    struct reason why;
-    char path[SOCKET_PATH_BYTES];
-    setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
-    assert_int_equal(run_directory_resolve(&directory, "/a/b/", reason_init(&why)), STATUS_OK);
-    assert_string_equal(directory.path, "/a/b");
-    assert_int_equal(run_directory_resolve(&directory, "", reason_init(&why)), STATUS_OK);
-    assert_string_equal(directory.path, "/run/user/7/tandem");
-    unsetenv("XDG_RUNTIME_DIR");
-    assert_int_equal(run_directory_resolve(&directory, "", reason_init(&why)), STATUS_OK);
-    assert_string_equal(directory.path, "/run/tandem");
-    run_directory_worker_path(&directory, 12, path);
-    assert_string_equal(path, "/run/tandem/worker.12.ipc");
-    run_directory_path(&directory, RUN_CLIENT_NAME, path);
-    assert_string_equal(path, "/run/tandem/client.ipc");
-    assert_int_equal(chdir("/tmp"), 0);
-    assert_int_equal(run_directory_resolve(&directory, "x", reason_init(&why)), STATUS_OK);
-    assert_string_equal(directory.path, "/tmp/x");
-}
-
-static void a_run_directory_too_long_for_a_socket_is_refused(void **state)
-{
-    (void)state;
-    struct run_directory directory;
-    struct reason why;
-    char chosen[200], path[SOCKET_PATH_BYTES];
-    for (size_t length = 60; length < 100; length++) {
-        memset(chosen, 'd', length);
-        chosen[0] = '/';
-        chosen[length] = '\0';
-        enum status status = run_directory_resolve(&directory, chosen, reason_init(&why));
-        if (status == STATUS_OK) {
-            run_directory_worker_path(&directory, UINT64_MAX, path); /* CHECKs that it fits */
-            assert_true(strlen(path) < SOCKET_PATH_BYTES);
-            assert_true(length < 80);
-        } else {
-            assert_int_equal(status, STATUS_TOO_LARGE);
-            assert_non_null(strstr(why.storage, "--run-dir"));
-            assert_true(length > 70);
-        }
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_packet_carries_one_descriptor),
         cmocka_unit_test(hostile_packets_leak_no_descriptor),
-        cmocka_unit_test(a_process_is_known_by_pid_and_start_time),
-        cmocka_unit_test(the_run_directory_is_found_in_order),
-        cmocka_unit_test(a_run_directory_too_long_for_a_socket_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
