@@ -1,10 +1,15 @@
 /* Attention of the arithmetic, in plain C: the text to read first. For one query head and one
- * segment of up to 256 keys at an absolute multiple of 256: tiles of 64 keys, ascending; score of a
- * key: one chain of fused multiply-adds over the dims, ascending; maximum' = max(maximum, scale x
- * largest score of the tile), shrink = exp2(maximum - maximum'); probability = exp2(fma(score,
- * scale, -maximum')), not rounded further; sum: 16 lanes by key mod 16, each lane = shrink x lane,
- * then + probability, ascending; the tree 8, 4, 2, 1 at the end; O[dim] = shrink x O[dim], then one
- * chain over the keys, ascending. Keys beyond the row's position are never read into a result. */
+ * segment of up to 256 keys at an absolute multiple of 256:
+ *
+ * - Tiles of 64 keys, ascending.
+ * - Score of a key: one chain of fused multiply-adds over the dims, ascending.
+ * - maximum' = max(maximum, scale x largest score of the tile), shrink = exp2(maximum - maximum').
+ * - probability = exp2(fma(score, scale, -maximum')), not rounded further.
+ * - Sum: 16 lanes by key mod 16, each lane = shrink x lane, then + probability, ascending; the tree
+ *   8, 4, 2, 1 at the end.
+ * - O[dim] = shrink x O[dim], then one chain over the keys, ascending.
+ *
+ * Keys beyond the row's position are never read into a result. */
 #include "kernels/cpu/exponential.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/plain.h"

@@ -2,12 +2,14 @@
  * lane is an output row, so no kernel ever sums across lanes, and all instruction sets read the
  * same bytes.
  *
- *   float types   [panel][k][16 rows] in the file's type
- *   quantized     [panel][block of 32 k], each block one of the structs below. A 32-bit word
- * belongs to one row. 4 bit: word q[v][row] holds k = 8v..8v+7: k = 8v+2j in bits 4j.., k = 8v+2j+1
- * in bits 16+4j.., so that (word >> 4j) & 0x000F000F is the pair of 16-bit weights that a
- * multiply-add of pairs takes. 8 bit: word q[v][row] holds k = 4v..4v+3 in the bytes 0, 2, 1, 3 for
- * the same reason.
+ * - float types: [panel][k][16 rows] in the file's type.
+ * - quantized: [panel][block of 32 k], each block one of the structs below. A 32-bit word belongs
+ *   to one row.
+ * - 4 bit: word q[v][row] holds k = 8v..8v+7: k = 8v+2j in bits 4j.., k = 8v+2j+1 in bits 16+4j..,
+ *   so that (word >> 4j) & 0x000F000F is the pair of 16-bit weights that a multiply-add of pairs
+ *   takes.
+ * - 8 bit: word q[v][row] holds k = 4v..4v+3 in the bytes 0, 2, 1, 3, so that the low and the high
+ *   bytes of its 16-bit halves are such pairs.
  *
  * Missing rows of the last panel are zero. */
 #ifndef TANDEM_KERNELS_CPU_MATRIX_H

@@ -1,13 +1,14 @@
 /* Sampling of one row is a function of its logits, its parameters and the position alone.
  *
- *   x = (logit - largest) * sharpness, sharpness = min(1 / temperature, 2^100); p = exp(x) in fp32
- *   weight = round(p * 2^40), an integer: sums of weights are exact in any order
- *   top_k  keeps the keys (order-preserving integers of the logits) not below the k-th largest
- *   top_p  of those, the keys not below the largest key at which the weights from the top reach
- * top_p of their sum min_p  of those, the tokens with weight >= round(min_p * 2^40) draw   of
- * those, the largest p / E, where E is the token's own exponential variate, from Philox keyed by
- * (seed, position, id): the Gumbel-max trick without its second logarithm. Ties go to the lowest
- * id.
+ * - x = (logit - largest) * sharpness, sharpness = min(1 / temperature, 2^100); p = exp(x) in fp32.
+ * - weight = round(p * 2^40), an integer: sums of weights are exact in any order.
+ * - top_k keeps the keys (order-preserving integers of the logits) not below the k-th largest.
+ * - top_p keeps, of those, the keys not below the largest key at which the weights from the top
+ *   reach top_p of their sum.
+ * - min_p keeps, of those, the tokens with weight >= round(min_p * 2^40).
+ * - The draw takes, of those, the largest p / E, where E is the token's own exponential variate
+ *   from Philox keyed by (seed, position, id): the Gumbel-max trick without its second logarithm.
+ *   Ties go to the lowest id.
  *
  * Thresholds are found by three passes over a histogram of 11 bits of the key; probabilities are
  * computed again in each pass, which costs less than storing them. */
@@ -60,14 +61,24 @@ static void chunk_probabilities(const struct row *row, uint32_t first, float *ou
                                        row->sharpness, output);
 }
 
+/* No key of the chunk reaches `lowest`: most chunks, once a threshold is known. */
+static bool chunk_is_below(const struct row *row, uint32_t first, uint32_t lowest)
+{
+    float largest;
+    uint32_t index;
+    return lowest > 0 &&
+           row->kernels->sample_scan(row->logits + first, chunk_length(row, first), &largest,
+                                     &index) &&
+           key_of(largest) < lowest;
+}
+
 struct histogram {
     uint64_t sums[DIGITS_MAX];
 };
 
 enum measure { MEASURE_COUNT, MEASURE_WEIGHT };
 
-/* Sums, per value of the digit, over the keys >= `lowest` that agree with `prefix` above the digit.
- */
+/* Sums, per value of the digit, over the keys >= `lowest` that agree with `prefix` above it. */
 static void fill_histogram(const struct row *row, enum measure measure, uint32_t lowest,
                            uint32_t prefix, const struct digit *digit, struct histogram *histogram)
 {
@@ -75,6 +86,8 @@ static void fill_histogram(const struct row *row, enum measure measure, uint32_t
     memset(histogram, 0, sizeof *histogram);
     for (uint32_t first = 0; first < row->vocabulary; first += CHUNK) {
         float probabilities[CHUNK];
+        if (chunk_is_below(row, first, lowest > prefix ? lowest : prefix))
+            continue;
         if (measure == MEASURE_WEIGHT)
             chunk_probabilities(row, first, probabilities);
         for (uint32_t i = 0; i < chunk_length(row, first); i++) {
@@ -88,8 +101,7 @@ static void fill_histogram(const struct row *row, enum measure measure, uint32_t
 }
 
 /* The largest key at which the sum from the top reaches `target`, which is >= 1 and at most the sum
- * of all. Only keys
- * >= `lowest` count. */
+ * of all. Only keys >= `lowest` count. */
 static uint32_t select_key(const struct row *row, enum measure measure, uint32_t lowest,
                            uint64_t target)
 {
@@ -116,8 +128,10 @@ static uint64_t weight_from(const struct row *row, uint32_t lowest)
     for (uint32_t first = 0; first < row->vocabulary; first += CHUNK) {
         float probabilities[CHUNK];
         uint32_t count = chunk_length(row, first);
+        if (chunk_is_below(row, first, lowest))
+            continue;
         chunk_probabilities(row, first, probabilities);
-        for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t i = 0; lowest > 0 && i < count; i++) {
             if (key_of(row->logits[first + i]) < lowest)
                 probabilities[i] = 0.0f;
         }
@@ -147,36 +161,61 @@ static uint32_t lowest_key(const struct row *row, const struct sampling *samplin
     return lowest;
 }
 
+/* What the draw knows so far. */
+struct winner {
+    double score;
+    uint32_t id;
+};
+
+/* Division is dear and few candidates come near the best: the product with some slack rules out the
+ * rest. */
+#define SCORE_SLACK (1.0 - 0x1p-40)
+
+static void compare_chunk(const float *probabilities, const double *exponentials, uint32_t first,
+                          uint32_t count, struct winner *best)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        double p = (double)probabilities[i];
+        if (p <= 0.0 || p < best->score * exponentials[i] * SCORE_SLACK)
+            continue;
+        double score = p / exponentials[i];
+        if (score > best->score)
+            *best = (struct winner){score, first + i};
+    }
+}
+
+/* Zeroes the probabilities of a chunk that are not in the set; false when none is left. */
+static bool keep_chunk(const struct row *row, uint32_t first, uint32_t lowest,
+                       uint64_t least_weight, float *probabilities)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < chunk_length(row, first); i++) {
+        bool kept = key_of(row->logits[first + i]) >= lowest &&
+                    sample_weight(probabilities[i]) >= least_weight && probabilities[i] > 0.0f;
+        probabilities[i] = kept ? probabilities[i] : 0.0f;
+        any = any || kept;
+    }
+    return any;
+}
+
 static uint32_t draw(const struct row *row, const struct sampling *sampling, uint32_t position)
 {
     uint32_t lowest = lowest_key(row, sampling);
     uint64_t least_weight = sample_weight(sampling->min_p);
-    double best = -1.0;
-    uint32_t best_id = 0;
+    struct winner best = {-1.0, 0};
     for (uint32_t first = 0; first < row->vocabulary; first += CHUNK) {
         float probabilities[CHUNK];
         double exponentials[CHUNK];
         uint32_t count = chunk_length(row, first);
+        if (chunk_is_below(row, first, lowest))
+            continue;
         chunk_probabilities(row, first, probabilities);
-        bool any = false;
-        for (uint32_t i = 0; i < count; i++) {
-            bool kept = key_of(row->logits[first + i]) >= lowest &&
-                        sample_weight(probabilities[i]) >= least_weight && probabilities[i] > 0.0f;
-            probabilities[i] = kept ? probabilities[i] : 0.0f;
-            any = any || kept;
-        }
-        if (!any)
+        if (!keep_chunk(row, first, lowest, least_weight, probabilities))
             continue;
         row->kernels->sample_exponentials(sampling->seed, position, first, count, exponentials);
-        for (uint32_t i = 0; i < count; i++) {
-            double score = (double)probabilities[i] / exponentials[i];
-            if (probabilities[i] > 0.0f && score > best) {
-                best = score;
-                best_id = first + i;
-            }
-        }
+        compare_chunk(probabilities, exponentials, first, count, &best);
     }
-    return best_id;
+    return best.id;
 }
 
 /* log-softmax of the raw logits at `token`. */

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define SAMPLE_WEIGHT_ONE 0x1p+40 /* a vocabulary of 2^23 tokens cannot overflow a sum */
-#define INTEGER_SHIFT     0x1p+52 /* adding it rounds a smaller double to the nearest even integer */
+#define INTEGER_SHIFT     0x1p+52 /* adding it rounds a smaller double to an integer */
 
 static inline uint64_t sample_weight(float probability)
 {
