@@ -51,7 +51,7 @@ choose_run_dir() {
     [ $((${#run_dir} + socket_name_bytes)) -le 107 ] ||
         fail $EXIT_CONFIGURATION "the run directory $run_dir is too long for a socket (at most $((107 - socket_name_bytes)) bytes): give a shorter one with --run-dir."
 }
-socket_name_bytes=33 # "/worker.18446744073709551615.ipc" and one to spare
+socket_name_bytes=32 # "/worker.18446744073709551615.ipc"
 
 # A directory that others could have made first (in /tmp) must be ours alone.
 make_run_dir() {

@@ -119,13 +119,20 @@ class ShapeTest(PlantedTree):
                     "tests/unit/common/a_limits_test.c": ""})
         self.assertEqual(self.found(shape.check), [])
 
+    def test_a_part_without_a_header_is_tried_with_its_module(self):
+        self.plant_module("")
+        self.plant({"common/a_part.c": ""})
+        self.assertEqual(self.found(shape.check), [])
+        self.plant({"common/a_part.h": ""})
+        self.assertIn("mirror", self.rules(shape.check))
+
     def test_coverage_elsewhere_must_exist(self):
-        shape.COVERED_ELSEWHERE["common/a.c"] = "tests/integration/a_test.py"
+        shape.COVERED_ELSEWHERE["common/a"] = "tests/integration/a_test.py"
         self.plant({**DOCUMENTS, "common/a.c": ""})
         self.assertEqual(self.rules(shape.check), ["mirror"])
         self.plant({"tests/integration/a_test.py": ""})
         self.assertEqual(self.rules(shape.check), [])
-        shape.COVERED_ELSEWHERE["common/gone.c"] = "tests/integration/a_test.py"
+        shape.COVERED_ELSEWHERE["common/gone"] = "tests/integration/a_test.py"
         self.assertEqual(self.rules(shape.check), ["mirror"])
 
     def test_tree_both_ways(self):
