@@ -84,10 +84,17 @@ static bool keep(struct view *view, const struct tandem_output *news)
     return true;
 }
 
-/* What the user waits for, before the first token. */
+/* What the user waits for, before the first token. Into a log only what somebody must act upon. */
 static void show_waiting(struct view *view, const struct tandem_output *news)
 {
     char line[sizeof view->session->progress.shown];
+    const struct arguments *arguments = view->session->arguments;
+    if (!view->session->progress.enabled) {
+        if (!news->worker_ready && !view->stall_told && !arguments->quiet && !arguments->json)
+            (void)fprintf(stderr, "[waiting for a worker]\n");
+        view->stall_told = view->stall_told || !news->worker_ready;
+        return;
+    }
     if (!news->worker_ready)
         (void)snprintf(line, sizeof line, "waiting for a worker");
     else if (news->state == TANDEM_QUEUED && news->queue_position > 0)

@@ -324,8 +324,10 @@ enum status arguments_read(int argc, char **argv, const char **words,
     }
     if (status == STATUS_OK && !reader.arguments.help && !reader.arguments.version)
         status = check_commands(&reader);
-    if (status != STATUS_OK && !reader.arguments.help)
+    if (status != STATUS_OK && !reader.arguments.help) {
+        out_arguments->command = reader.arguments.command;
         return status;
+    }
     reader.arguments.words = words;
     *out_arguments = reader.arguments;
     return STATUS_OK;

@@ -63,7 +63,8 @@ struct arguments {
 };
 
 /* Reads the command line; `words` (room for argc pointers) is the caller's. STATUS_INVALID with one
- * sentence in `why` that names option, value and bound. --help and --version win over mistakes. */
+ * sentence in `why` that names option, value and bound; then `command` alone is set, as far as it
+ * was seen. --help and --version win over mistakes. */
 MUST_USE enum status arguments_read(int argc, char **argv, const char **words,
                                     struct arguments *out_arguments, struct text *why);
 

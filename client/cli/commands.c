@@ -116,8 +116,9 @@ enum exit_code command_health(struct session *session)
                                                      "epoch", (json_int_t)health.epoch, "uptime_ms",
                                                      (json_int_t)health.uptime_ms));
     } else {
-        session_print(session, "%s%s%s\n", health.ready ? "ready" : "not ready",
-                      health.reasons[0] != '\0' ? ": " : "", health.reasons);
+        session_print(session, "%s%s%s%s\n", health.ready ? "ready" : "not ready",
+                      health.reasons[0] != '\0' ? ": " : "", health.reasons,
+                      strcmp(health.reasons, "no_worker") == 0 ? " (start tandem-worker)" : "");
         code = session_flush(session);
     }
     return code == EXIT_CODE_OK && !health.ready ? EXIT_CODE_REQUEST_FAILED : code;

@@ -83,7 +83,7 @@ enum exit_code session_refuse(struct session *session, const char *why)
 {
     print_sentence(session, why);
     if (session->arguments->command == COMMAND_NONE)
-        (void)fprintf(stderr, "`tandem --help` shows what there is.\n");
+        arguments_print_help(COMMAND_NONE, stderr);
     else
         (void)fprintf(stderr, "`tandem %s --help` shows what there is.\n",
                       command_word(session->arguments->command));

@@ -76,7 +76,7 @@ class Service(TandemTest):
 
     def test_questions(self):
         self.system.start_coordinator()
-        self.assertEqual(self.run_command("health")[:2], (1, b"not ready: no_worker\n"))
+        self.assertEqual(self.run_command("health")[:2], (1, b"not ready: no_worker (start tandem-worker)\n"))
         self.system.start_worker()
         self.assertEqual(self.run_command("health")[:2], (0, b"ready\n"))
         self.answer("generate", "--json", "--id", "mine", "--max-tokens", "3", "--ignore-eos", "x")

@@ -204,6 +204,10 @@ class Failures(unittest.TestCase):
             with self.subTest(words=words):
                 self.check(run(*words), 64, *parts)
 
+    def test_help_follows_the_sentence(self):
+        self.assertIn(b"`tandem generate --help`", run("generate", "--top-p", "2").stderr)
+        self.assertIn(b"tandem COMMAND --help", run().stderr)
+
     def test_mistakes_that_only_the_library_sees(self):
         with Fake(COURSE) as fake:
             for words, *parts in [(["generate", ""], "prompt", "0"),
@@ -377,10 +381,15 @@ class OnATerminal(unittest.TestCase):
                       terminal.seen)
 
     def test_no_progress_into_a_file(self):
-        course = [{"state": "queued", "worker_ready": False}, ([1], "text")]
+        course = [{"state": "queued", "queue_position": 4}, {"prompt_tokens_done": 1},
+                  {"state": "queued", "worker_ready": False},
+                  {"state": "queued", "worker_ready": False}, ([1], "text")]
         with Fake(course) as fake:
             done = run("generate", "x", directory=fake.directory)
-        self.assertNotIn(b"waiting", done.stderr)
+            quiet = run("generate", "--quiet", "x", directory=fake.directory)
+        lines = done.stderr.decode().splitlines()
+        self.assertEqual((lines[0], len(lines)), ("[waiting for a worker]", 2))
+        self.assertEqual(quiet.stderr, b"")
 
     def test_a_missing_text_is_asked_for(self):
         with Fake() as fake, Terminal("generate", directory=fake.directory) as terminal:
@@ -543,7 +552,7 @@ class Questions(unittest.TestCase):
             waiting = run("health", directory=fake.directory)
             value = run("health", "--json", directory=fake.directory)
         self.assertEqual((ready.stdout, ready.returncode), (b"ready\n", 0))
-        self.assertEqual((waiting.stdout, waiting.returncode), (b"not ready: no_worker\n", 1))
+        self.assertEqual((waiting.stdout, waiting.returncode), (b"not ready: no_worker (start tandem-worker)\n", 1))
         self.assertEqual(value.returncode, 1)
         self.assertEqual(json.loads(value.stdout), {
             "live": True, "ready": False, "draining": False, "reasons": "no_worker",
