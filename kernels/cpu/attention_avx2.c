@@ -122,9 +122,8 @@ ALWAYS_INLINE void soften(struct head_state *state, uint32_t count, float scale)
     state->lanes[0] = _mm256_mul_ps(state->lanes[0], shrink);
     state->lanes[1] = _mm256_mul_ps(state->lanes[1], shrink);
     for (uint32_t v = 0; v < TILE_VECTORS; v++) {
-        __m256i mask = first_lanes(count > v * VECTOR_FLOATS ? count - v * VECTOR_FLOATS : 0);
         __m256 exponent = _mm256_fmadd_ps(scores[v], _mm256_set1_ps(scale), _mm256_set1_ps(-risen));
-        __m256 probability = _mm256_and_ps(exp2_vector(exponent), _mm256_castsi256_ps(mask));
+        __m256 probability = exp2_vector(exponent); /* 0 where nothing is */
         _mm256_storeu_ps(state->probabilities + v * VECTOR_FLOATS, probability);
         state->lanes[v % 2] = _mm256_add_ps(state->lanes[v % 2], probability);
     }
