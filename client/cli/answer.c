@@ -7,8 +7,8 @@
 #include <string.h>
 
 /* While progress is shown the wait for news is short, so that the line is fresh; a poll costs one
- * round trip. */
-enum { PROGRESS_MS = 300, JSON_HOLD_TOKENS = 32 };
+ * round trip. Into a log a missing worker is told after WORKER_MS. */
+enum { PROGRESS_MS = 300, WORKER_MS = 2000, JSON_HOLD_TOKENS = 32 };
 
 /* One request under way. */
 struct view {
@@ -168,6 +168,13 @@ static enum exit_code fail_memory(struct session *session)
     return session_fail(session, TANDEM_NO_MEMORY, &error);
 }
 
+static uint32_t choose_wait_ms(const struct view *view)
+{
+    if (view->session->progress.enabled)
+        return PROGRESS_MS;
+    return view->first_ns == 0 && !view->stall_told ? WORKER_MS : TANDEM_WAIT_MS_MAX;
+}
+
 /* Reads to the outcome. A reader that stops before it cancels, so that nothing runs for nobody. */
 static enum exit_code read_stream(struct view *view)
 {
@@ -176,8 +183,7 @@ static enum exit_code read_stream(struct view *view)
     for (;;) {
         struct tandem_output news;
         struct tandem_error error;
-        const uint32_t wait_ms =
-            session->progress.enabled ? (uint32_t)PROGRESS_MS : (uint32_t)TANDEM_WAIT_MS_MAX;
+        const uint32_t wait_ms = choose_wait_ms(view);
         const uint32_t hold =
             session->arguments->json && view->first_ns != 0 ? (uint32_t)JSON_HOLD_TOKENS : 1;
         enum tandem_result result = tandem_next(view->stream, wait_ms, hold, &news, &error);
