@@ -8,6 +8,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+_Static_assert(LIMIT_CLIENT_FRAME_BYTES *(int64_t)sizeof(uint32_t) < LIMIT_CLIENT_ANSWER_BYTES,
+               "a token for each byte of the longest text fits an answer");
+_Static_assert(LIMIT_CONTEXT_TOKENS < LIMIT_WIRE_NODES,
+               "the longest prompt may come as an array of ids");
+
 WIRE_DEFINE_ENUM(request_state, REQUEST_STATE_LIST)
 WIRE_DEFINE_ENUM(finish_reason, FINISH_REASON_LIST)
 WIRE_DEFINE_ENUM(durability, DURABILITY_LIST)

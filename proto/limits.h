@@ -32,7 +32,7 @@ enum {
     LIMIT_CHAT_MESSAGES = 4096,
     LIMIT_CHAT_ROLE_BYTES = 32,
     LIMIT_ERROR_FIELD_BYTES = 64,
-    LIMIT_ERROR_MESSAGE_BYTES = 400,
+    LIMIT_ERROR_MESSAGE_BYTES = 512, /* a whole struct reason */
     LIMIT_NAME_BYTES = 128,
     LIMIT_MODELS = 16,
     LIMIT_WAIT_MS = 20000,                /* longest long poll */

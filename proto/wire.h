@@ -208,8 +208,8 @@ MUST_USE enum status wire_skim(const uint8_t *frame, size_t length, struct wire_
 
 /* Skims `frame`, finds out by `type` which table of `family` it is, and decodes into `out_message`,
  * which must be large enough for any struct of the family (it is zeroed first). `out_named` (may be
- * NULL): whether `type` came under its name rather than key 1. STATUS_OK or STATUS_BAD_MESSAGE with
- * `out_error` filled; then out_message is undefined. */
+ * NULL): whether the keys came as names, on failure too as far as it could be seen. STATUS_OK or
+ * STATUS_BAD_MESSAGE with `out_error` filled; then out_message is undefined. */
 struct wire_decoding {
     const struct wire_family *family;
     enum wire_mode mode;
@@ -230,8 +230,7 @@ bool wire_list_next(const struct wire_list *list, const struct wire_table *table
 
 /* ---- Encode ---- */
 
-/* Bytes of a message that we made; its values must be within the bounds of the table (DEBUG_CHECK).
- */
+/* Values go as they are: bounds are judged by who receives. */
 enum wire_style {
     WIRE_NUMBERED = 0, /* integer keys, enum numbers */
     WIRE_NAMED = 1,    /* names for both: the answer to a client that asked with names */

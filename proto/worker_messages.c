@@ -3,6 +3,10 @@
 #include "common/check.h"
 #include "proto/wire_table.h"
 
+_Static_assert(2 * LIMIT_SLOTS * sizeof(struct result_row) < LIMIT_WORKER_FRAME_BYTES &&
+                   2 * LIMIT_SLOTS * sizeof(struct plan_row) < LIMIT_WORKER_FRAME_BYTES,
+               "plan and result of all slots fit a frame, with room for more columns");
+
 WIRE_DEFINE_ENUM(attach_refusal, ATTACH_REFUSAL_LIST)
 WIRE_DEFINE_ENUM(worker_fatal_reason, WORKER_FATAL_LIST)
 

@@ -172,6 +172,11 @@ static void the_style_is_known_of_a_refused_request(void **state)
     assert_int_equal(client_request_decode(named, sizeof named - 1, &request, &error),
                      STATUS_BAD_MESSAGE);
     assert_true(request.named);
+    static const uint8_t untyped[] = "\x81\xa2id\xa1x"; /* the other names tell it */
+    request.named = false;
+    assert_int_equal(client_request_decode(untyped, sizeof untyped - 1, &request, &error),
+                     STATUS_BAD_MESSAGE);
+    assert_true(request.named);
     static const uint8_t numbered[] = "\x82\x01\x02\x03\x05";
     assert_int_equal(client_request_decode(numbered, sizeof numbered - 1, &request, &error),
                      STATUS_BAD_MESSAGE);

@@ -89,9 +89,9 @@ static void nothing_may_follow(void **state)
 
 /* ---- Against msgpack-c ---- */
 
-static bool same_bytes(const struct msgpack_item *item, const char *bytes, uint32_t count)
+static bool same_bytes(const struct msgpack_item *item, const char *due, uint32_t count)
 {
-    return item->count == count && (count == 0 || memcmp(item->bytes, bytes, count) == 0);
+    return item->count == count && (count == 0 || memcmp(item->bytes, due, count) == 0);
 }
 
 static bool same_object(const struct msgpack_item *item, const msgpack_object *object)

@@ -97,8 +97,8 @@ static void the_budget_is_summed_without_wrapping(void **state)
     (void)state;
     const struct plan_bounds wide = {LIMIT_SLOTS, UINT32_MAX, LIMIT_STEP_TOKENS};
     set_rows(3);
-    plan.rows[0] = (struct plan_row){0, 1, 0, 1, 0};
-    plan.rows[1] = (struct plan_row){1, 1, 0, UINT32_MAX - 1, 0};
+    plan.rows[0] = (struct plan_row){0, 1, 0, 3, 0};
+    plan.rows[1] = (struct plan_row){1, 1, 0, UINT32_MAX - 1, 0}; /* 1 as a u32 sum */
     plan.rows[2] = (struct plan_row){2, 1, 0, 3, 0};
     struct plan_verdict verdict = plan_judge(&plan, &wide);
     assert_int_equal(verdict.refusal, PLAN_REFUSAL_BUDGET);
