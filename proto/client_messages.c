@@ -10,7 +10,7 @@
 
 _Static_assert(LIMIT_CLIENT_FRAME_BYTES *(int64_t)sizeof(uint32_t) < LIMIT_CLIENT_ANSWER_BYTES,
                "a token for each byte of the longest text fits an answer");
-_Static_assert(LIMIT_CONTEXT_TOKENS < LIMIT_WIRE_NODES,
+_Static_assert(LIMIT_CONTEXT_TOKENS + 0 < LIMIT_WIRE_NODES + 0,
                "the longest prompt may come as an array of ids");
 
 WIRE_DEFINE_ENUM(request_state, REQUEST_STATE_LIST)
