@@ -67,7 +67,7 @@ static const struct option_program PROGRAM = {.name = "tandem-test",
                                               .options = OPTIONS,
                                               .count = sizeof OPTIONS / sizeof OPTIONS[0]};
 
-enum { ARGUMENTS_MAX = 8 };
+enum { ARGUMENTS_MAX = 8, FILE_PATH_BYTES = 64 };
 
 static enum status read_options(struct config *config, struct options_result *result,
                                 struct reason *why, const char *const *words)
@@ -88,7 +88,7 @@ static enum status read_options(struct config *config, struct options_result *re
 
 static void write_file(char *path, const char *content)
 {
-    strcpy(path, "/tmp/tandem-options-XXXXXX");
+    snprintf(path, FILE_PATH_BYTES, "/tmp/tandem-options-XXXXXX");
     int descriptor = mkstemp(path);
     assert_true(descriptor >= 0);
     assert_int_equal(write(descriptor, content, strlen(content)), (int)strlen(content));
@@ -117,7 +117,7 @@ static void command_beats_file_beats_environment(void **state)
     struct config config;
     struct options_result result;
     struct reason why;
-    char path[64];
+    char path[FILE_PATH_BYTES];
     write_file(path, "# a comment\n\ncount = 20\npool = 3 MiB ; inline comment\nwait=2s\n");
     setenv("TANDEM_COUNT", "10", 1);
     setenv("TANDEM_TEST_PATH", "/from/environment", 1);
@@ -222,7 +222,7 @@ static void mistakes_in_a_file_name_the_line(void **state)
         struct config config;
         struct options_result result;
         struct reason why;
-        char path[64];
+        char path[FILE_PATH_BYTES];
         write_file(path, cases[i].content);
         assert_int_equal(read_options(&config, &result, &why, WORDS("--config", path)),
                          STATUS_INVALID);
@@ -272,7 +272,7 @@ static void the_sample_is_read_back_as_the_defaults(void **state)
     for (char *c = sample; *c != '\0'; c++)
         if (*c == '#' && c[1] != ' ')
             *c = ' ';
-    char path[64];
+    char path[FILE_PATH_BYTES];
     write_file(path, sample);
     free(sample);
     struct config config, defaults;

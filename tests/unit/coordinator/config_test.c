@@ -24,7 +24,7 @@ static struct coordinator_config defaults(void)
                                   .config = &config,
                                   .config_bytes = sizeof config};
     assert_int_equal(options_read(&input, &result, reason_init(&why)), STATUS_OK);
-    strcpy(config.model, "model.gguf");
+    snprintf(config.model, sizeof config.model, "model.gguf");
     return config;
 }
 
@@ -76,7 +76,7 @@ static void workers_are_our_own_user_or_those_that_are_named(void **state)
     assert_int_equal(coordinator_config_check(&config, &users, reason_init(&why)), STATUS_OK);
     assert_int_equal(users.count, 1);
     assert_int_equal(users.uids[0], geteuid());
-    strcpy(config.worker_user, "root,4711, daemon");
+    snprintf(config.worker_user, sizeof config.worker_user, "%s", "root,4711, daemon");
     assert_int_equal(coordinator_config_check(&config, &users, reason_init(&why)), STATUS_OK);
     assert_int_equal(users.count, 3);
     assert_int_equal(users.uids[0], 0);
@@ -93,7 +93,7 @@ static void users_that_do_not_exist_are_refused(void **state)
         struct worker_users users;
         struct reason why;
         struct coordinator_config config = defaults();
-        strcpy(config.worker_user, lists[i]);
+        snprintf(config.worker_user, sizeof config.worker_user, "%s", lists[i]);
         assert_int_equal(coordinator_config_check(&config, &users, reason_init(&why)),
                          STATUS_INVALID);
         assert_non_null(strstr(why.storage, "--worker-user"));
