@@ -81,7 +81,7 @@ static void prompts_around_every_border_of_block_and_chunk(void **state)
     (void)state;
     static const uint32_t lengths[] = {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127};
     start();
-    char prompt[128], id[8];
+    char prompt[128], id[16];
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         memset(prompt, 'A' + (int)i, lengths[i]);
         prompt[lengths[i]] = '\0';
@@ -97,7 +97,7 @@ static void more_requests_than_slots_all_get_their_own_answers(void **state)
 {
     (void)state;
     start();
-    char prompts[20][8], ids[20][8];
+    char prompts[20][16], ids[20][16];
     for (int i = 0; i < 20; i++) {
         snprintf(prompts[i], sizeof prompts[i], "p%d", i);
         snprintf(ids[i], sizeof ids[i], "r%d", i);

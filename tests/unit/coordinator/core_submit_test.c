@@ -210,7 +210,7 @@ static void the_queue_is_bounded_by_number(void **state)
     (void)state;
     engine.config.queue_requests = 3;
     engine_start(&engine);
-    char id[8];
+    char id[16];
     for (int i = 0; i < 3; i++) {
         snprintf(id, sizeof id, "%d", i);
         accepted(submit(id, "hello", 5));
@@ -228,7 +228,7 @@ static void the_queue_is_bounded_by_bytes(void **state)
     (void)state;
     engine.config.queue_bytes = 6000;
     engine_start(&engine);
-    char text[100], id[8];
+    char text[100], id[16];
     memset(text, 'x', sizeof text);
     text[99] = '\0';
     int count = 0;

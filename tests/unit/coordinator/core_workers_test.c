@@ -101,7 +101,7 @@ static void a_worker_lost_at_any_step_changes_no_stream(void **state)
     engine_start(&engine);
     engine_attach(&engine);
     for (uint32_t death = 0; death < 40; death++) {
-        char ids[2][8];
+        char ids[2][16];
         for (int i = 0; i < 2; i++) {
             snprintf(ids[i], sizeof ids[i], "%u-%d", death, i);
             submit(ids[i], i == 0 ? "hello" : "a longer prompt than the other one", 15);
@@ -196,7 +196,7 @@ static void a_result_that_does_not_fit_its_plan_ends_the_epoch(void **state)
     (void)state;
     engine_start(&engine);
     for (int kind = 0; kind < 8; kind++) {
-        char id[8];
+        char id[16];
         engine_attach(&engine);
         snprintf(id, sizeof id, "%d", kind);
         submit(id, "hello", 5);
@@ -456,7 +456,7 @@ static void a_worker_killed_three_hundred_times_poisons_nobody(void **state)
     engine.config.extents.step_tokens = 64;
     engine_start(&engine);
     engine_attach(&engine);
-    char id[8], prompt[16];
+    char id[16], prompt[16];
     for (int i = 0; i < 32; i++) {
         snprintf(id, sizeof id, "%d", i);
         snprintf(prompt, sizeof prompt, "prompt %d", i);
