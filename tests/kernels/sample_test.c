@@ -1,5 +1,6 @@
 /* The sampler: sets against an independent reference, distribution, reproducibility, independence
  * of everything but (logits, parameters, position). */
+#define XXH_INLINE_ALL
 #include "common/check.h"
 #include "common/random.h"
 #include "kernels/comparison.h"
@@ -11,7 +12,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 #include <cmocka.h>
+
+#define SAMPLER_CPU_1 UINT64_C(0xd2bb8daf3011c570)
 
 enum { VOCABULARY = 1003, SMALL = 12, ROWS_MAX = 4096 };
 
@@ -403,6 +407,21 @@ static void a_row_is_drawn_alike_everywhere(void **state)
     }
 }
 
+/* Tokens and log-probabilities of version 1: see ARITHMETIC_CPU_1 in operations_test.c. */
+static void the_sampler_has_fixed_bits(void **state)
+{
+    static struct mixed mixed;
+    static struct drawn drawn;
+    (void)state;
+    fill_mixed(&mixed);
+    struct batch batch = {mixed.logits, mixed.samplings, mixed.positions,
+                          MIXED,        VOCABULARY,      VOCABULARY};
+    struct backend *backend = subject_open(&subjects[0]);
+    draw_rows(backend, &batch, &drawn);
+    backend_close(backend);
+    assert_int_equal(XXH3_64bits(&drawn, sizeof drawn), SAMPLER_CPU_1);
+}
+
 static void check_seeds(struct backend *backend)
 {
     static struct drawn a, b, c;
@@ -472,6 +491,7 @@ int main(void)
         cmocka_unit_test(large_vocabularies_keep_the_set),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(a_row_is_drawn_alike_everywhere),
+        cmocka_unit_test(the_sampler_has_fixed_bits),
         cmocka_unit_test(seeds_and_positions_key_the_draw),
         cmocka_unit_test(extreme_temperatures_stay_defined),
     };

@@ -113,6 +113,36 @@ static void sleeping_threads_are_woken(void **state)
     pool_close(pool);
 }
 
+/* Item 0 does not end before all others have: with a fixed split the rest of its thread's part
+ * would wait behind it. */
+static void outlast_the_others(const void *context, uint32_t begin, uint32_t end)
+{
+    struct tally *tally = (struct tally *)(uintptr_t)context;
+    uint64_t deadline = clock_now_ns() + 10 * NS_PER_S;
+    while (begin == 0 && atomic_load(&tally->visits[0]) < tally->items - 1) {
+        if (clock_now_ns() > deadline) {
+            atomic_fetch_add(&tally->too_long, 1);
+            return;
+        }
+    }
+    atomic_fetch_add(&tally->visits[0], end - begin);
+}
+
+static void a_slow_share_does_not_hold_the_others(void **state)
+{
+    static _Atomic uint32_t visits[1];
+    (void)state;
+    for (uint32_t threads = 2; threads <= 4; threads++) {
+        struct pool *pool = open_pool(threads);
+        struct tally tally = {visits, 100, 1, 0};
+        visits[0] = 0;
+        pool_run(pool, outlast_the_others, &tally, tally.items, 1);
+        assert_int_equal(visits[0], 100);
+        assert_int_equal(tally.too_long, 0);
+        pool_close(pool);
+    }
+}
+
 static uint64_t process_cpu_ns(void)
 {
     struct rusage usage;
@@ -186,6 +216,7 @@ int main(void)
         cmocka_unit_test(every_item_is_visited_once),
         cmocka_unit_test(jobs_in_quick_succession_stay_apart),
         cmocka_unit_test(sleeping_threads_are_woken),
+        cmocka_unit_test(a_slow_share_does_not_hold_the_others),
         cmocka_unit_test(an_idle_pool_costs_nothing),
         cmocka_unit_test(a_foreign_float_environment_is_refused),
     };
