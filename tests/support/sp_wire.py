@@ -82,11 +82,13 @@ class Replier:
         self.listener.bind(path)
         self.listener.listen(64)
         self.connections = []
-        self._start(self._accept)
+        self.accepting = self._start(self._accept)
 
     @staticmethod
     def _start(function, *arguments):
-        threading.Thread(target=function, args=arguments, daemon=True).start()
+        thread = threading.Thread(target=function, args=arguments, daemon=True)
+        thread.start()
+        return thread
 
     def _accept(self):
         while True:
@@ -105,22 +107,28 @@ class Replier:
                 frame = receive_frame(connection)
                 self._start(self._answer, connection, lock, frame[:4], frame[4:])
         except (Closed, OSError):
-            connection.close()
+            with lock:
+                connection.close()
 
     def _answer(self, connection, lock, head, body):
         answer = self.handler(body)
         if answer is SILENCE:
             return
         try:
-            if answer is CUT:
-                connection.shutdown(socket.SHUT_RDWR)
-            else:
-                with lock:
+            with lock:
+                if answer is CUT:
+                    connection.shutdown(socket.SHUT_RDWR)
+                else:
                     send_frame(connection, head + answer)
         except OSError:
             pass  # the client left first
 
     def close(self):
+        if self.listener.fileno() < 0:
+            return  # closed before
+        # The thread must be out of accept() before the number of its descriptor is free again.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.accepting.join()
         self.listener.close()
         for connection in self.connections:
             try:
