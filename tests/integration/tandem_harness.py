@@ -4,6 +4,7 @@ them by pid. Every wait has a limit; a failed test shows the logs of its process
 Environment: TANDEM_BIN (folder of the programs), TANDEM_MODELS (folder of the small models)."""
 import concurrent.futures
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ BIN = os.environ.get("TANDEM_BIN", "build/release/bin")
 MODELS = os.environ.get("TANDEM_MODELS", "build/release/models")
 # A sanitizer build is slower; only limits grow with it, never what is demanded.
 PATIENCE = float(os.environ.get("TANDEM_PATIENCE", "1"))
+SANITIZER = re.compile("ThreadSanitizer|AddressSanitizer|LeakSanitizer|runtime error:|check_failed")
 CLOCK_TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 
 EXIT_USAGE, EXIT_NO_MODEL, EXIT_INTERNAL, EXIT_SYSTEM = 64, 66, 70, 71
@@ -290,14 +292,20 @@ class System:
         return answer
 
     def close(self, show):
+        """Ends everything; returns the names of processes in which a sanitizer found something."""
         for client in self.clients:
             client.close()
+        accused = []
         for process in self.processes:
             process.close()
+            if SANITIZER.search(process.log()):
+                accused.append(process.name)
+            show = show or bool(accused)
             if show:
                 print(f"---- {process.name} {process.pid}, exit {process.popen.returncode}\n"
                       f"{process.log()[-6000:]}", file=sys.stderr)
         shutil.rmtree(self.folder, ignore_errors=True)
+        return accused
 
 
 class TandemTest(unittest.TestCase):
@@ -313,7 +321,7 @@ class TandemTest(unittest.TestCase):
         outcome = self._outcome
         failed = any(error for _, error in outcome.errors) if hasattr(outcome, "errors") \
             else not outcome.success
-        self.system.close(failed)
+        self.assertEqual(self.system.close(failed), [], "a sanitizer found something")
 
 
 def main():

@@ -150,17 +150,24 @@ static void a_bad_frame_is_answered_and_the_next_one_works(void **state)
 static void who_hangs_up_is_told_once(void **state)
 {
     (void)state;
-    int client = connect_client();
+    uint8_t body[1024];
+    int client = connect_client(), other = connect_client();
     struct client_request request = {.type = CLIENT_HEALTH};
     ask(client, 1, &request);
     struct client_event asked = next_event();
     assert_int_equal(asked.kind, CLIENT_EVENT_REQUEST);
+    ask(other, 2, &request);
+    struct client_event waits = next_event();
+    assert_int_equal(waits.kind, CLIENT_EVENT_REQUEST);
     close(client);
     struct client_event gone = next_event();
     assert_int_equal(gone.kind, CLIENT_EVENT_GONE);
     assert_int_equal(gone.handle, asked.handle);
     struct client_event none;
-    assert_false(client_port_next(fixture.port, &none));
+    assert_false(client_port_next(fixture.port, &none)); /* the other one is still there */
+    answer_health(waits.handle);
+    assert_true(read_answer(other, 2, body, sizeof body).health.live);
+    close(other);
 }
 
 static void waiting_calls_leave_room_for_the_next(void **state)
