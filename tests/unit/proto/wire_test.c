@@ -17,7 +17,7 @@ static uint8_t frame[1 << 20];
 static int make_arena(void **state)
 {
     (void)state;
-    return arena_init(&arena, 64 << 20) == STATUS_OK ? 0 : -1;
+    return arena_init(&arena, 1 << 20) == STATUS_OK ? 0 : -1;
 }
 
 static int drop_arena(void **state)
