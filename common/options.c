@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_LINE_BYTES = OPTION_TEXT_BYTES + 128, NAME_BYTES = 64 };
+enum { NAME_BYTES = 64 };
 
 /* What every program has besides its own table. */
 static const struct common_option {
@@ -254,18 +254,28 @@ static enum status read_environment(struct reader *reader)
     return status;
 }
 
-/* fgets for inih that counts lines and refuses one that does not fit (inih would cut it in two).
+/* fgets for inih that counts lines and refuses one that does not fit (inih would cut it in two) or
+ * holds a zero byte (the rest of it would be lost, and a device of zeros would never end).
  * Indentation is dropped: inih would take an indented line for more of the value before it. */
 static char *read_line(char *line, int capacity, void *context)
 {
     struct reader *reader = context;
-    if (reader->status != STATUS_OK || fgets(line, capacity, reader->file) == NULL)
+    size_t length = 0, room = (size_t)capacity - 1;
+    int byte = 0;
+    if (reader->status != STATUS_OK)
+        return NULL;
+    while (length < room && byte != '\n' && (byte = getc(reader->file)) != EOF && byte != '\0')
+        line[length++] = (char)byte;
+    line[length] = '\0';
+    if (byte == EOF && length == 0)
         return NULL;
     reader->line++;
-    size_t length = strlen(line);
-    if (length + 1 == (size_t)capacity && line[length - 1] != '\n' && !feof(reader->file)) {
-        text_set(reader->why, "%s:%d: the line is longer than %d bytes; shorten the value",
-                 reader->path, reader->line, capacity - 2);
+    if (byte == '\0')
+        text_set(reader->why, "%s:%d: a zero byte; give a text file", reader->path, reader->line);
+    else if (length == room && byte != '\n')
+        text_set(reader->why, "%s:%d: the line is longer than %zu bytes; shorten the value",
+                 reader->path, reader->line, room - 1);
+    if (byte == '\0' || (length == room && byte != '\n')) {
         reader->status = STATUS_INVALID;
         return NULL;
     }
