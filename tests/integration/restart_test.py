@@ -110,7 +110,7 @@ class Restart(TandemTest):
         expected = self.undisturbed(4, 20)
         worker.kill()
         for fault in ("sampled:3:exit", "layer:5:hang"):
-            worker = self.system.start_worker(fault=fault, wait=False)
+            worker = self.system.start_worker(fault=fault)
             standby = self.system.start_worker(wait=False)
             standby.wait_event("worker_standby")
             streams = Streams(self.system)
