@@ -16,6 +16,7 @@ struct draft {
     struct flight *flight;
     uint32_t budget;
     uint64_t now_ns;
+    bool held; /* somebody without a token waits for a trial: nobody behind it gets its first */
 };
 
 enum status scheduler_init(struct scheduler *scheduler, struct arena *arena,
@@ -148,6 +149,17 @@ static bool wants_trial(const struct request *request)
     return suspicion_wants_trial(&request->suspicion, request->planned);
 }
 
+/* Going through requests in their order: whether this one has to wait for the first token of one
+ * before it. `held` becomes true behind a request for which others wait. */
+static bool is_held_back(const struct request *request, bool *held)
+{
+    if (request->accepted > 0)
+        return false;
+    bool waits = *held;
+    *held = *held || suspicion_holds_order(&request->suspicion);
+    return waits;
+}
+
 static void add_row(struct scheduler *scheduler, struct draft *draft, struct request *request,
                     struct wish wish)
 {
@@ -205,10 +217,11 @@ static bool make_room(struct scheduler *scheduler, const struct request *request
 static void add_decode_row(struct scheduler *scheduler, struct draft *draft,
                            struct request *request, struct wish wish)
 {
-    uint32_t lacking = slots_lacking(scheduler->slots, request->slot, wish.first + 1);
-    if (lacking > 0 && !make_room(scheduler, request, lacking))
-        return;
-    CHECK(slots_cover(scheduler->slots, request->slot, wish.first + 1) == STATUS_OK);
+    if (wish.first == covered(scheduler, request)) {
+        if (!make_room(scheduler, request, 1))
+            return;
+        CHECK(slots_cover(scheduler->slots, request->slot, wish.first + 1) == STATUS_OK);
+    }
     wish.count = 1;
     add_row(scheduler, draft, request, wish);
 }
@@ -231,16 +244,19 @@ static void add_chunk(struct scheduler *scheduler, struct draft *draft, struct r
 
 static void add_running(struct scheduler *scheduler, struct draft *draft)
 {
+    bool held = false;
     for (uint32_t i = 0; i < scheduler->running_count && draft->budget > 0; i++) {
         struct request *request = running_at(scheduler, i);
         struct wish wish = wish_of(request);
-        if (goes_alone(scheduler, request, &wish) && !wants_trial(request))
+        if (!is_held_back(request, &held) && goes_alone(scheduler, request, &wish) &&
+            !wants_trial(request))
             add_decode_row(scheduler, draft, request, wish);
     }
     for (uint32_t i = 0; i < scheduler->running_count && draft->budget > 0; i++) {
         struct request *request = running_at(scheduler, i);
-        if (scheduler->slots->rows[request->slot].last_step == draft->plan->step)
-            continue; /* it has its row */
+        if (is_held_back(request, &draft->held) ||
+            scheduler->slots->rows[request->slot].last_step == draft->plan->step)
+            continue; /* or it has its row */
         struct wish wish = wish_of(request);
         bool is_chunk = wish.count > 1 && !goes_alone(scheduler, request, &wish);
         if (is_chunk && !wants_trial(request))
@@ -292,19 +308,24 @@ static void add_newcomers(struct scheduler *scheduler, struct draft *draft)
             return; /* nobody overtakes */
         struct wish wish = wish_of(request);
         CHECK(wish.count > 0 && !wish.from_last_sample);
-        if (!wants_trial(request))
+        if (!is_held_back(request, &draft->held) && !wants_trial(request))
             add_chunk(scheduler, draft, request, wish);
     }
 }
 
-/* The running request to be tried next: whoever has least evidence against it, then the oldest. */
+/* The running request to be tried next: for whom others wait; else whoever has least evidence
+ * against it, then the oldest. */
 static struct request *find_trial(const struct scheduler *scheduler)
 {
     struct request *best = NULL;
+    bool held = false;
     for (uint32_t i = 0; i < scheduler->running_count; i++) {
         struct request *request = running_at(scheduler, i);
-        if (!wants_trial(request) || wish_of(request).count == 0)
+        bool was_held = held;
+        if (is_held_back(request, &held) || !wants_trial(request) || wish_of(request).count == 0)
             continue;
+        if (held && !was_held)
+            return request;
         if (best == NULL || request->suspicion.evidence < best->suspicion.evidence)
             best = request;
     }

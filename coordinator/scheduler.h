@@ -8,8 +8,9 @@
  * oldest always gets on. Who is itself the newest waits: nobody older is held up by it.
  *   - No row is planned whose sample would lie beyond the token limit.
  *   - A suspected position (coordinator/suspicion.h) is computed alone, with no other plan in
- * flight, after TRIAL_INTERVAL_STEPS of other work, or at once if there is no other work. No work
- * here is proportional to the queue. */
+ * flight, after TRIAL_INTERVAL_STEPS of other work, or at once if there is no other work.
+ *   - First tokens come in order: behind a suspect that has none, nobody without one is planned
+ * (within the limits of suspicion_holds_order). No work here is proportional to the queue. */
 #ifndef TANDEM_COORDINATOR_SCHEDULER_H
 #define TANDEM_COORDINATOR_SCHEDULER_H
 

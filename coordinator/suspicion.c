@@ -37,6 +37,11 @@ static bool is_suspect(const struct suspicion *suspicion)
     return suspicion->crashes >= SUSPICION_CRASHES_FOR_TRIAL;
 }
 
+bool suspicion_holds_order(const struct suspicion *suspicion)
+{
+    return is_suspect(suspicion) && suspicion->evidence < SUSPICION_EVIDENCE_TO_BE_OVERTAKEN;
+}
+
 bool suspicion_wants_trial(const struct suspicion *suspicion, uint32_t first)
 {
     return is_suspect(suspicion) && first >= suspicion->first && first < suspicion->end;

@@ -9,7 +9,10 @@
  *     SUSPICION_EVIDENCE_FOR_VERDICT of it is the verdict: poisoned.
  * So a random kill -9 clears itself with the next steps, and a verdict takes at least seven workers
  * lost in one place, five of them in a step that held nothing else. Five, because kills may come
- * fast: where one trial in twenty is hit by chance, a chain of five is one in three million. */
+ * fast: where one trial in twenty is hit by chance, a chain of five is one in three million.
+ *   - First tokens come in order of submission, so a suspect without one holds back those behind it
+ * that have none either: until SUSPICION_EVIDENCE_TO_BE_OVERTAKEN, three deaths alone, since one
+ * request may hurt only itself. By chance that is one trial in eight thousand. */
 #ifndef TANDEM_COORDINATOR_SUSPICION_H
 #define TANDEM_COORDINATOR_SUSPICION_H
 
@@ -20,6 +23,7 @@ enum {
     SUSPICION_CRASHES_FOR_TRIAL = 2,
     SUSPICION_EVIDENCE_STRONG = 2,
     SUSPICION_EVIDENCE_WEAK = 1,
+    SUSPICION_EVIDENCE_TO_BE_OVERTAKEN = 6,
     SUSPICION_EVIDENCE_FOR_VERDICT = 10,
 };
 
@@ -39,6 +43,9 @@ bool suspicion_crashed_alone(struct suspicion *suspicion, uint32_t first, uint32
 
 /* Positions up to `end` were executed and the worker lived. */
 void suspicion_passed(struct suspicion *suspicion, uint32_t end);
+
+/* Whether others wait for its first token although it has to wait for a trial. */
+bool suspicion_holds_order(const struct suspicion *suspicion);
 
 /* Whether a row that begins at `first` must be alone in its plan, and how many of its `count`
  * positions it may have: a row ends where the suspected range begins, and where it ends. */

@@ -315,12 +315,12 @@ static void a_suspect_is_tried_alone_after_other_work(void **state)
 {
     (void)state;
     open_engine(64, 64, 64);
-    struct request *suspect = enqueue(6, 9), *other = enqueue(3, 30);
+    struct request *other = enqueue(3, 30), *suspect = enqueue(6, 9);
     suspicion_crashed(&suspect->suspicion, 4, 6);
     suspicion_crashed(&suspect->suspicion, 4, 6);
     assert_int_equal(build(), 2);
-    assert_row(0, suspect, 0, 4, 0); /* up to the suspected range with everybody */
-    assert_row(1, other, 0, 3, PLAN_ROW_SAMPLE);
+    assert_row(0, other, 0, 3, PLAN_ROW_SAMPLE);
+    assert_row(1, suspect, 0, 4, 0); /* up to the suspected range with everybody */
     for (int i = 0; i < SCHEDULER_TRIAL_INTERVAL_STEPS - 1; i++) {
         answer();
         assert_int_equal(build(), 1);
@@ -348,6 +348,71 @@ static void without_other_work_a_trial_starts_at_once(void **state)
     assert_int_equal(build(), 1);
     assert_row(0, suspect, 0, 6, PLAN_ROW_SAMPLE);
     assert_true(flights_oldest(&flights)->is_trial);
+}
+
+static void crash_alone(struct request *request, uint32_t first, uint32_t end)
+{
+    assert_false(suspicion_crashed_alone(&request->suspicion, first, end, true));
+}
+
+static void nobody_gets_a_first_token_before_a_suspect_that_has_none(void **state)
+{
+    (void)state;
+    open_engine(64, 64, 64);
+    struct request *old = enqueue(2, 60);
+    assert_int_equal(build(), 1);
+    answer();
+    struct request *suspect = enqueue(6, 9), *young = enqueue(3, 9), *one_token = enqueue(1, 9);
+    suspicion_crashed(&suspect->suspicion, 4, 6);
+    suspicion_crashed(&suspect->suspicion, 4, 6);
+    assert_int_equal(build(), 2);
+    assert_row(0, old, 2, 1, PLAN_ROW_SAMPLE); /* who has a token goes on */
+    assert_row(1, suspect, 0, 4, 0);
+    while (flights_oldest(&flights) != NULL && !flights_oldest(&flights)->is_trial) {
+        answer();
+        assert_int_equal(young->planned + one_token->planned, 0);
+        assert_int_equal(build(), 1);
+    }
+    assert_row(0, suspect, 4, 2, PLAN_ROW_SAMPLE);
+    answer();
+    assert_int_equal(build(), 4); /* all together again */
+}
+
+static void a_suspect_for_which_others_wait_is_tried_first(void **state)
+{
+    (void)state;
+    open_engine(64, 64, 64);
+    struct request *has_tokens = enqueue(2, 60);
+    assert_int_equal(build(), 1);
+    answer();
+    struct request *first = enqueue(2, 9), *second = enqueue(2, 9);
+    struct request *const suspects[] = {has_tokens, first, second};
+    for (size_t i = 0; i < 3; i++) {
+        suspicion_crashed(&suspects[i]->suspicion, suspects[i]->planned, 3);
+        suspicion_crashed(&suspects[i]->suspicion, suspects[i]->planned, 3);
+    }
+    crash_alone(first, 0, 3); /* the others have nothing against them */
+    assert_int_equal(build(), 1);
+    assert_row(0, first, 0, 2, PLAN_ROW_SAMPLE);
+    assert_true(flights_oldest(&flights)->is_trial);
+}
+
+static void three_deaths_alone_let_the_others_pass(void **state)
+{
+    (void)state;
+    open_engine(64, 64, 64);
+    struct request *suspect = enqueue(6, 9), *young = enqueue(3, 9);
+    suspicion_crashed(&suspect->suspicion, 0, 6);
+    suspicion_crashed(&suspect->suspicion, 0, 6);
+    for (int deaths = 0; deaths < 3; deaths++) {
+        assert_int_equal(build(), 1);
+        assert_row(0, suspect, 0, 6, PLAN_ROW_SAMPLE);
+        scheduler_end_epoch(&scheduler);
+        flights_clear(&flights);
+        crash_alone(suspect, 0, 6);
+    }
+    assert_int_equal(build(), 1);
+    assert_row(0, young, 0, 3, PLAN_ROW_SAMPLE);
 }
 
 /* The token that comes home after a preemption is one more than the blocks of the second start
@@ -399,6 +464,9 @@ int main(void)
         CASE(an_ended_epoch_queues_everybody_in_their_order),
         CASE(a_suspect_is_tried_alone_after_other_work),
         CASE(without_other_work_a_trial_starts_at_once),
+        CASE(nobody_gets_a_first_token_before_a_suspect_that_has_none),
+        CASE(a_suspect_for_which_others_wait_is_tried_first),
+        CASE(three_deaths_alone_let_the_others_pass),
         CASE(tokens_accepted_after_readmission_get_their_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
