@@ -4,6 +4,7 @@
 #include "common/duration.h"
 #include "proto/fingerprint.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,7 +174,7 @@ static void keep_output(struct engine *engine, const struct core_output *output)
         drop_worker(engine);
         break;
     case CORE_OUTPUT_LOG:
-        strncpy(engine->last_log, output->log.event, sizeof engine->last_log - 1);
+        snprintf(engine->last_log, sizeof engine->last_log, "%s", output->log.event);
         break;
     case CORE_OUTPUT_DRAINED:
         engine->drained = true;
