@@ -4,8 +4,8 @@
 # usage: test.sh [all|quick|release|asan|tsan]
 #   quick    release build, the tests of less than a minute
 #   release  release build, all tests
-#   asan     address and undefined-behaviour sanitizers: all tests but those of speed
-#   tsan     thread sanitizer: the tests with threads of ours
+#   asan     address and undefined-behaviour sanitizers: all tests of our own code
+#   tsan     thread sanitizer: ports, shared memory, thread pool, client library, both processes together
 #   all      release, asan, tsan (the default; what CI runs)
 set -euo pipefail
 . "$(dirname "$0")/places.sh"
@@ -47,18 +47,22 @@ run() {
     echo "== $preset: tested in $((SECONDS - began)) s"
 }
 
+# Tests in which threads meet.
+threaded='^unit[.](common|client|kernels_cpu|coordinator|worker)[.]|^unit[.]proto[.]segment|^kernels[.]pool'
+threaded+='|^integration[.](generate|bad_input|attach|hostile|restart)$|^support'
+
 for part in "${parts[@]}"; do
     case $part in
     quick) run release -L quick ;;
     release) run release ;;
     asan)
         ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
-            UBSAN_OPTIONS=print_stacktrace=1 run asan -LE speed -E '^(lint|deploy)[.]'
+            UBSAN_OPTIONS=print_stacktrace=1 run asan -E '^(lint|deploy)[.]'
         ;;
     tsan)
         # What lies inside libnng is not ours to judge.
         TSAN_OPTIONS=suppressions=$tree/tests/support/tsan.supp:second_deadlock_stack=1 \
-            run tsan -L threads
+            run tsan -R "$threaded"
         ;;
     esac
 done
