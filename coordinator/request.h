@@ -32,61 +32,64 @@ struct request_outcome {
     char message[REQUEST_MESSAGE_BYTES]; /* with FINISH_REASON_ERROR */
 };
 
+/* What a step touches comes first: a few cache lines for each of hundreds of requests. */
 struct request {
-    /* Identity. */
+    enum request_state state;
     uint32_t index; /* in the table */
     uint64_t sequence;
-    uint32_t id_length;
-    char id[LIMIT_REQUEST_ID_BYTES];
-    struct id128 body_hash;
-    enum request_state state;
-    struct request_outcome outcome;
-
-    /* Parameters. */
-    float temperature, top_p, min_p;
-    uint32_t top_k;
-    uint64_t seed;
-    uint32_t max_tokens; /* as asked; 0 = not given; settled when the ids are there */
-    bool ignore_eos, detach;
-    const char *prompt_field; /* static: which field of the submit held the prompt */
-    uint32_t stop_token_count;
-    uint32_t stop_tokens[LIMIT_STOP_TOKENS];
-    struct stop_set *stops; /* owned; NULL without stop strings */
 
     /* Tokens and text. */
     uint32_t *tokens; /* owned: prompt, then accepted; when finished: the accepted ones alone */
     uint32_t token_capacity;
     uint32_t prompt_tokens; /* 0 while tokenizing */
     uint32_t accepted;
-    char *text; /* owned: released bytes */
+    uint32_t max_tokens; /* as asked; 0 = not given; settled when the ids are there */
+    char *text;          /* owned: released bytes */
     uint32_t text_capacity, text_bytes;
-    struct detokenizer detokenizer;
+    struct stop_set *stops;  /* owned; NULL without stop strings */
     uint64_t logits_hash;    /* folded over accepted tokens */
     bool logits_hash_broken; /* a token came without a hash */
-    uint64_t bytes;          /* of heap memory, with this struct */
+    bool ignore_eos, detach;
+    bool woken;
+    uint32_t stop_token_count;
 
     /* Engine. */
-    uint32_t slot;     /* SLOT_NONE unless running */
-    uint32_t planned;  /* first position that no plan of this generation covers */
-    uint32_t computed; /* positions of this generation that were answered */
-    uint32_t reached;  /* highest position ever planned + 1: what lies below is recomputed */
-    uint32_t refusals; /* plans refused for its row since its last answered row */
+    uint32_t slot;       /* SLOT_NONE unless running */
+    uint32_t planned;    /* first position that no plan of this generation covers */
+    uint32_t computed;   /* positions of this generation that were answered */
+    uint32_t reached;    /* highest position ever planned + 1: what lies below is recomputed */
+    uint32_t refusals;   /* plans refused for its row since its last answered row */
+    uint32_t first_call; /* waiting client calls */
     struct suspicion suspicion;
+    struct request *next_woken;
+    uint64_t first_plan_ns, first_token_ns; /* 0 = not yet */
+    struct detokenizer detokenizer;
+
+    /* Parameters. */
+    float temperature, top_p, min_p;
+    uint32_t top_k;
+    uint64_t seed;
+    uint32_t stop_tokens[LIMIT_STOP_TOKENS];
+
+    /* Identity. */
+    uint32_t id_length;
+    char id[LIMIT_REQUEST_ID_BYTES];
+    struct id128 body_hash;
+    const char *prompt_field; /* static: which field of the submit held the prompt */
+    struct request_outcome outcome;
+
+    /* Accounts. */
+    uint64_t bytes; /* of heap memory, with this struct */
     uint64_t recomputed;
     uint32_t preemptions, workers_lost;
+    uint64_t submitted_ns, tokenized_ns, finished_ns; /* 0 = not yet */
+    uint64_t deadline_ns;                             /* REQUEST_NEVER_NS without one */
+    uint64_t last_answer_ns;                          /* of submit or next */
 
-    /* Times; 0 = not yet. */
-    uint64_t submitted_ns, tokenized_ns, first_plan_ns, first_token_ns, finished_ns;
-    uint64_t deadline_ns;    /* REQUEST_NEVER_NS without one */
-    uint64_t last_answer_ns; /* of submit or next */
-
-    /* Links, kept by the tables. */
+    /* Links, kept by the table. */
     struct request *next_in_bucket;
-    struct request *next_woken;
-    bool woken;
     bool outcome_read;               /* an answer carried it */
     uint32_t older_kept, newer_kept; /* list of finished requests */
-    uint32_t first_call;             /* waiting client calls */
 };
 
 /* Whether the life cycle has this move. */
