@@ -174,11 +174,11 @@ static void masked_neighbours_do_not_reach_a_row(void **state)
 }
 
 /* A row of a prompt, computed among all others, equals the same position decoded alone after its
- * keys arrived one by one. 700 rows exceed the memory for split work and take the other path. */
+ * keys arrived one by one. 530 rows exceed the memory for split work and take the other path. */
 static void s23_prefill_row_equals_decode_row(void **state)
 {
-    enum { LENGTH = 700 };
-    static const uint32_t probes[] = {0, 1, 15, 16, 17, 63, 64, 255, 256, 257, 511, 512, 513, 699};
+    enum { LENGTH = 530 };
+    static const uint32_t probes[] = {0, 1, 15, 16, 17, 63, 64, 255, 256, 257, 511, 512, 513, 529};
     struct scene_options options = small;
     (void)state;
     options.context = LENGTH;
