@@ -27,14 +27,13 @@ class SuperviseTest(unittest.TestCase):
         self.addCleanup(self.end)
 
     def end(self):
-        for name in ("service", "supervisor"):
-            if os.path.exists(self.path(name)):
-                try:
-                    os.kill(self.pid(name), signal.SIGKILL)
-                except (ProcessLookupError, ValueError):
-                    pass
-        if self.supervisor is not None:
-            self.supervisor.wait(SECONDS_MAX)
+        if self.supervisor is None:
+            return
+        try:  # all at once: a supervisor that lives a moment longer would start the service again
+            os.killpg(self.supervisor.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.supervisor.wait(SECONDS_MAX)
 
     def path(self, kind):
         return os.path.join(self.state, f"fake.{kind}")
@@ -48,7 +47,8 @@ class SuperviseTest(unittest.TestCase):
 
     def start(self, script):
         self.supervisor = subprocess.Popen(
-            [os.path.join(ROOT, "deploy/supervise.sh"), self.state, "fake", "bash", "-c", script])
+            [os.path.join(ROOT, "deploy/supervise.sh"), self.state, "fake", "bash", "-c", script],
+            start_new_session=True)
 
     def until(self, condition, what):
         deadline = time.monotonic() + SECONDS_MAX
