@@ -142,11 +142,13 @@ static bool read_u64(struct reader *reader, uint64_t *out_value)
 static bool read_string(struct reader *reader, struct gguf_string *out_value)
 {
     uint64_t length;
-    if (!read_u64(reader, &length) || length > bytes_left(reader))
+    if (!read_u64(reader, &length))
         return false;
-    out_value->bytes = (const char *)reader->bytes + reader->position;
-    out_value->length = (size_t)length;
-    return skip(reader, length);
+    const char *bytes = (const char *)reader->bytes + reader->position;
+    if (!skip(reader, length))
+        return false;
+    *out_value = (struct gguf_string){bytes, (size_t)length};
+    return true;
 }
 
 static enum status truncated(const struct reader *reader, const char *what, uint64_t index,

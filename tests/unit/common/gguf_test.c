@@ -284,6 +284,13 @@ static void plant_endless_string(struct gguf_builder *builder)
     builder_put_u64(&builder->keys, UINT64_MAX - 8);
 }
 
+/* Longer than the rest of the file, not than the file. */
+static void plant_long_string(struct gguf_builder *builder)
+{
+    builder_key(builder, "long", GGUF_VALUE_STRING);
+    builder_put_u64(&builder->keys, 500);
+}
+
 static void plant_many_keys(struct gguf_builder *builder)
 {
     builder->key_count = UINT64_C(1) << 60;
@@ -358,6 +365,7 @@ static const struct defect DEFECTS[] = {
     {"endless array", plant_endless_array, STATUS_BAD_FILE, "key \"endless\" is an array of 2305843009213693952"},
     {"endless strings", plant_endless_strings, STATUS_BAD_FILE, "key \"endless\" is an array of 1073741824"},
     {"endless string", plant_endless_string, STATUS_BAD_FILE, "key \"endless\" has a value that leaves the file"},
+    {"long string", plant_long_string, STATUS_BAD_FILE, "key \"long\" has a value that leaves the file"},
     {"many keys", plant_many_keys, STATUS_BAD_FILE, "keys, more than any model has"},
     {"many tensors", plant_many_tensors, STATUS_BAD_FILE, "tensors, more than any model has"},
     {"more keys", plant_more_keys, STATUS_BAD_FILE, "60000 keys, more than the file can hold"},

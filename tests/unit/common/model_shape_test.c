@@ -75,7 +75,7 @@ static void reads_every_number(void **state)
 }
 
 /* S2: the width of K and V follows from the file. */
-static void s2_kv_dim_comes_from_the_model(void **state)
+static void s02_kv_dim_comes_from_the_model(void **state)
 {
     (void)state;
     struct tiny_model model = TINY_MODEL;
@@ -343,7 +343,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_every_number),
-        cmocka_unit_test(s2_kv_dim_comes_from_the_model),
+        cmocka_unit_test(s02_kv_dim_comes_from_the_model),
         cmocka_unit_test(reads_the_factors_of_the_rotation),
         cmocka_unit_test(accepts_one_number_of_kv_heads_per_layer),
         cmocka_unit_test(finds_tensors_by_role),

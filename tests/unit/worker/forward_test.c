@@ -12,6 +12,8 @@
 #include <string.h>
 
 enum { ROWS = 40, CONTEXT = 64 };
+/* Of TINY_MODEL. */
+enum { WIDTH = 64, FFN = 128, HEADS = 4, KEY_HEADS = 2, DIM = 16 };
 
 /* The layers without a plan, over an engine's model and pool. */
 struct bench {
@@ -88,19 +90,19 @@ static void plain_multiply(const float *matrix, uint32_t rows, uint32_t columns,
     }
 }
 
-/* Rotates neighbours, as the rows of a llama file stand. */
-static void plain_rotate(double *values, uint32_t heads, uint32_t head_dim, uint32_t position)
+/* Rotates neighbours, as the rows of a llama file stand. `divisors` may be NULL. */
+static void plain_rotate(double *values, uint32_t heads, uint32_t position, const float *divisors)
 {
+    const uint32_t head_dim = DIM;
     for (uint32_t head = 0; head < heads; head++)
         for (uint32_t pair = 0; pair < head_dim / 2; pair++) {
-            double angle = position * pow(10000, -2.0 * pair / head_dim);
+            double divisor = divisors == NULL ? 1 : (double)divisors[pair];
+            double angle = position * pow(10000, -2.0 * pair / head_dim) / divisor;
             double *at = values + head * head_dim + 2 * pair, first = at[0];
             at[0] = first * cos(angle) - at[1] * sin(angle);
             at[1] = first * sin(angle) + at[1] * cos(angle);
         }
 }
-
-enum { WIDTH = 64, FFN = 128, HEADS = 4, KEY_HEADS = 2, DIM = 16 };
 
 struct plain_cache {
     double keys[2][CONTEXT][KEY_HEADS * DIM];
@@ -131,6 +133,8 @@ static void plain_attend(const struct plain_cache *cache, uint32_t layer, uint32
 static void plain_layer(const struct engine *engine, struct plain_cache *cache, uint32_t layer,
                         uint32_t position, double *hidden)
 {
+    const bool scaled = model_tensor_find(engine->gguf, MODEL_TENSOR_ROPE_FACTORS, 0) != NULL;
+    const float *divisors = scaled ? weight(engine, MODEL_TENSOR_ROPE_FACTORS, 0) : NULL;
     double normed[WIDTH], queries[WIDTH], attended[WIDTH], gate[FFN], up[FFN], added[WIDTH];
     plain_norm(hidden, weight(engine, MODEL_TENSOR_ATTENTION_NORM, layer), normed, WIDTH);
     plain_multiply(weight(engine, MODEL_TENSOR_ATTENTION_Q, layer), WIDTH, WIDTH, normed, queries);
@@ -138,8 +142,8 @@ static void plain_layer(const struct engine *engine, struct plain_cache *cache, 
                    cache->keys[layer][position]);
     plain_multiply(weight(engine, MODEL_TENSOR_ATTENTION_V, layer), KEY_HEADS * DIM, WIDTH, normed,
                    cache->values[layer][position]);
-    plain_rotate(queries, HEADS, DIM, position);
-    plain_rotate(cache->keys[layer][position], KEY_HEADS, DIM, position);
+    plain_rotate(queries, HEADS, position, divisors);
+    plain_rotate(cache->keys[layer][position], KEY_HEADS, position, divisors);
     plain_attend(cache, layer, position, queries, attended);
     plain_multiply(weight(engine, MODEL_TENSOR_ATTENTION_OUTPUT, layer), WIDTH, WIDTH, attended,
                    added);
@@ -166,7 +170,9 @@ static void plain_logits(const struct engine *engine, struct plain_cache *cache,
         plain_layer(engine, cache, layer, position, hidden);
     double normed[WIDTH];
     plain_norm(hidden, weight(engine, MODEL_TENSOR_OUTPUT_NORM, 0), normed, WIDTH);
-    plain_multiply(embedding, TINY_MODEL.vocabulary, WIDTH, normed, out_logits);
+    const bool untied = model_tensor_find(engine->gguf, MODEL_TENSOR_OUTPUT, 0) != NULL;
+    plain_multiply(untied ? weight(engine, MODEL_TENSOR_OUTPUT, 0) : embedding,
+                   TINY_MODEL.vocabulary, WIDTH, normed, out_logits);
 }
 
 /* ---- */
@@ -174,15 +180,12 @@ static void plain_logits(const struct engine *engine, struct plain_cache *cache,
 /* Every position of a prompt against the plain model: rotation, GQA, residuals, order of the
  * operations. The bound is fp32 rounding over two layers (logits are about 4 wide); a wrong
  * rotation or head misses it by a factor of 1,000. */
-static void logits_equal_those_of_a_plain_model(void **state)
+static void compare_with_plain_model(const struct engine_options *options)
 {
-    (void)state;
     struct bench bench;
-    struct engine_options options = engine_defaults();
     const struct sampling greedy = {.top_p = 1};
     uint32_t tokens[ROWS];
-    options.kv_type = KV_TYPE_F32;
-    open_bench(&bench, &options);
+    open_bench(&bench, options);
     engine_prompt(bench.engine, 5, ROWS, tokens);
     for (uint32_t i = 0; i < ROWS; i++) {
         batch_add_rows(&bench.batch, 1, i, tokens + i, 1);
@@ -206,6 +209,17 @@ static void logits_equal_those_of_a_plain_model(void **state)
         fail_msg("the largest difference is %g", worst);
     assert_true(largest > 4);
     close_bench(&bench);
+}
+
+static void logits_equal_those_of_a_plain_model(void **state)
+{
+    (void)state;
+    struct engine_options options = engine_defaults();
+    options.kv_type = KV_TYPE_F32;
+    compare_with_plain_model(&options);
+    options.model.rope_factors = true;
+    options.model.untied = true;
+    compare_with_plain_model(&options);
 }
 
 static void samples_are_those_of_the_logits(void **state)
