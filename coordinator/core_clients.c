@@ -286,13 +286,15 @@ static void on_detokenize(struct core *core, const struct client_event *event)
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < tokens->count; i++)
         bytes += vocabulary_token_bytes(core->config.vocabulary, ids[i]).length;
-    char *text = bytes > LIMIT_CLIENT_ANSWER_BYTES - 65536
-                     ? NULL
-                     : outbox_allocate(&core->outbox, bytes + 1);
-    if (text == NULL) {
+    if (bytes > LIMIT_CLIENT_ANSWER_BYTES - 65536) {
         refusal_set(&refusal, ERROR_CODE_TOO_LARGE, "ids",
                     "the text would have %" PRIu64 " bytes; send the ids in pieces", bytes);
         core_refuse_event(core, event, &refusal);
+        return;
+    }
+    char *text = outbox_allocate(&core->outbox, bytes + 1);
+    if (text == NULL) {
+        core_refuse_without_memory(core, event);
         return;
     }
     size_t length = 0;

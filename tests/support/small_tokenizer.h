@@ -132,21 +132,26 @@ static inline void small_put_vocabulary(struct gguf_builder *builder,
         builder_put_string(&builder->keys, small_merges[i]);
 }
 
+static inline void small_put_keys(struct gguf_builder *builder, const struct small_options *options)
+{
+    small_put_text(builder, "tokenizer.ggml.model", options->kind);
+    small_put_text(builder, "tokenizer.ggml.pre", options->rule);
+    small_put_text(builder, "tokenizer.chat_template", options->chat_template);
+    small_put_vocabulary(builder, options);
+    if (options->add_begin_token) {
+        builder_bool(builder, "tokenizer.ggml.add_bos_token", 1);
+        builder_u32(builder, "tokenizer.ggml.bos_token_id", SMALL_BEGIN_TOKEN);
+    }
+    if (options->end_token != VOCABULARY_NO_TOKEN)
+        builder_u32(builder, "tokenizer.ggml.eos_token_id", options->end_token);
+}
+
 /* A file of keys without a tensor; the caller frees it. */
 static inline uint8_t *small_write(const struct small_options *options, size_t *out_length)
 {
     struct gguf_builder builder;
     builder_init(&builder);
-    small_put_text(&builder, "tokenizer.ggml.model", options->kind);
-    small_put_text(&builder, "tokenizer.ggml.pre", options->rule);
-    small_put_text(&builder, "tokenizer.chat_template", options->chat_template);
-    small_put_vocabulary(&builder, options);
-    if (options->add_begin_token) {
-        builder_bool(&builder, "tokenizer.ggml.add_bos_token", 1);
-        builder_u32(&builder, "tokenizer.ggml.bos_token_id", SMALL_BEGIN_TOKEN);
-    }
-    if (options->end_token != VOCABULARY_NO_TOKEN)
-        builder_u32(&builder, "tokenizer.ggml.eos_token_id", options->end_token);
+    small_put_keys(&builder, options);
     uint8_t *file = builder_finish(&builder, out_length);
     builder_free(&builder);
     return file;

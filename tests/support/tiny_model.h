@@ -108,9 +108,8 @@ static inline void tiny_vector(struct gguf_builder *builder, struct random *rand
     free(values);
 }
 
-static inline void tiny_keys(struct gguf_builder *builder, const struct tiny_model *model)
+static inline void tiny_shape_keys(struct gguf_builder *builder, const struct tiny_model *model)
 {
-    uint32_t tokens = model->tokens == 0 ? model->vocabulary : model->tokens;
     builder_string(builder, "general.architecture", "llama");
     builder_u32(builder, "llama.block_count", model->layers);
     builder_u32(builder, "llama.context_length", model->context);
@@ -122,6 +121,12 @@ static inline void tiny_keys(struct gguf_builder *builder, const struct tiny_mod
         builder_u32(builder, "llama.attention.key_length", model->head_dim);
     builder_f32(builder, "llama.attention.layer_norm_rms_epsilon", 1e-5F);
     builder_f32(builder, "llama.rope.freq_base", 10000);
+}
+
+/* Names of tokens alone, which is what the worker looks at. */
+static inline void tiny_token_keys(struct gguf_builder *builder, const struct tiny_model *model)
+{
+    uint32_t tokens = model->tokens == 0 ? model->vocabulary : model->tokens;
     builder_string(builder, "tokenizer.ggml.model", "gpt2");
     builder_array(builder, "tokenizer.ggml.tokens", GGUF_VALUE_STRING, tokens);
     for (uint32_t i = 0; i < tokens; i++) {
@@ -131,8 +136,7 @@ static inline void tiny_keys(struct gguf_builder *builder, const struct tiny_mod
     }
 }
 
-/* Keys and tensors; builder_finish() makes the file. */
-static inline void tiny_model_build(struct gguf_builder *builder, const struct tiny_model *model)
+static inline void tiny_tensors(struct gguf_builder *builder, const struct tiny_model *model)
 {
     struct random random = {.state = model->seed};
     uint32_t width = model->width, query = model->heads * model->head_dim;
@@ -151,8 +155,6 @@ static inline void tiny_model_build(struct gguf_builder *builder, const struct t
         {"ffn_down", model->ffn_width, width},
     };
     char name[64];
-    builder_init(builder);
-    tiny_keys(builder, model);
     tiny_matrix(builder, &random, model, "token_embd.weight", width, model->vocabulary);
     for (uint32_t layer = 0; layer < model->layers; layer++) {
         snprintf(name, sizeof name, "blk.%u.attn_norm.weight", layer);
@@ -169,6 +171,15 @@ static inline void tiny_model_build(struct gguf_builder *builder, const struct t
         tiny_matrix(builder, &random, model, "output.weight", width, model->vocabulary);
     if (model->rope_factors)
         tiny_vector(builder, &random, "rope_freqs.weight", model->head_dim / 2, 4.5F, 3.5F);
+}
+
+/* Keys and tensors; builder_finish() makes the file. */
+static inline void tiny_model_build(struct gguf_builder *builder, const struct tiny_model *model)
+{
+    builder_init(builder);
+    tiny_shape_keys(builder, model);
+    tiny_token_keys(builder, model);
+    tiny_tensors(builder, model);
 }
 
 /* The whole file; the caller frees it. */
