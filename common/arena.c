@@ -5,7 +5,16 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* gcc says it with a macro, clang with a feature. */
 #if defined(__SANITIZE_ADDRESS__)
+#define IS_WATCHED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define IS_WATCHED 1
+#endif
+#endif
+
+#if defined(IS_WATCHED)
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(address, bytes)   ((void)(address), (void)(bytes))
