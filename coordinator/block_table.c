@@ -46,17 +46,17 @@ enum status block_table_map(struct block_table *table, uint32_t slot, uint32_t l
     return STATUS_OK;
 }
 
-enum status block_table_unmap(struct block_table *table, uint32_t slot, uint32_t logical,
-                              int32_t *out_blocks)
+const int32_t *block_table_row(const struct block_table *table, uint32_t slot, uint32_t layer)
 {
+    return entry_of(table, slot, layer, 0);
+}
+
+void block_table_clear(struct block_table *table, uint32_t slot, uint32_t count)
+{
+    CHECK(count <= table->logical_blocks);
     for (uint32_t layer = 0; layer < table->geometry.layers; layer++) {
-        if (*entry_of(table, slot, layer, logical) == KV_BLOCK_UNMAPPED)
-            return STATUS_NOT_FOUND;
+        int32_t *row = entry_of(table, slot, layer, 0);
+        for (uint32_t logical = 0; logical < count; logical++)
+            row[logical] = KV_BLOCK_UNMAPPED;
     }
-    for (uint32_t layer = 0; layer < table->geometry.layers; layer++) {
-        int32_t *entry = entry_of(table, slot, layer, logical);
-        out_blocks[layer] = *entry;
-        *entry = KV_BLOCK_UNMAPPED;
-    }
-    return STATUS_OK;
 }

@@ -29,9 +29,11 @@ int32_t block_table_get(const struct block_table *table, uint32_t slot, uint32_t
 MUST_USE enum status block_table_map(struct block_table *table, uint32_t slot, uint32_t logical,
                                      const int32_t *blocks);
 
-/* Unmaps one logical block in all layers and hands out what was there, out_blocks[0 .. layers).
- * STATUS_NOT_FOUND without a change if one of the entries is unmapped. */
-MUST_USE enum status block_table_unmap(struct block_table *table, uint32_t slot, uint32_t logical,
-                                       int32_t *out_blocks);
+/* The first entries of one layer's row, contiguous by logical block. Borrowed until the next
+ * change. */
+const int32_t *block_table_row(const struct block_table *table, uint32_t slot, uint32_t layer);
+
+/* Unmaps the first `count` entries of a slot in every layer. */
+void block_table_clear(struct block_table *table, uint32_t slot, uint32_t count);
 
 #endif

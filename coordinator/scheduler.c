@@ -276,15 +276,23 @@ static uint32_t growth(const struct scheduler *scheduler)
     return blocks;
 }
 
+/* Whether blocks for `needed` more are free beside what running requests will want. */
+static bool has_room(const struct scheduler *scheduler, uint32_t needed)
+{
+    uint32_t free_blocks = blocks_free_logical(&scheduler->slots->blocks);
+    if (free_blocks >= needed + scheduler->running_count)
+        return true; /* nobody wants more than one: no need to count */
+    return free_blocks >= needed && free_blocks - needed >= growth(scheduler);
+}
+
 static bool admit(struct scheduler *scheduler, struct request *request)
 {
     uint32_t known = request_known(request);
-    uint32_t needed = kv_blocks_for(&scheduler->slots->table.geometry, known);
-    if (blocks_free_logical(&scheduler->slots->blocks) < needed + growth(scheduler))
+    if (scheduler->slots->free_count == 0 ||
+        !has_room(scheduler, kv_blocks_for(&scheduler->slots->table.geometry, known)))
         return false;
     uint32_t slot;
-    if (slots_take(scheduler->slots, request->index, &slot) != STATUS_OK)
-        return false;
+    CHECK(slots_take(scheduler->slots, request->index, &slot) == STATUS_OK);
     CHECK(slots_cover(scheduler->slots, slot, known) == STATUS_OK);
     heap_remove(&scheduler->queue, request->index);
     requests_move(scheduler->requests, request, REQUEST_STATE_RUNNING);

@@ -73,18 +73,15 @@ void slots_name(struct slots *slots, uint32_t slot, uint64_t step)
     row->last_step = step;
 }
 
-/* Retiring -> free, the newest logical block first, so that the oldest is on top of the free list.
- */
 static void reclaim(struct slots *slots, uint32_t slot)
 {
     struct slot *row = &slots->rows[slot];
     CHECK(row->state == SLOT_RETIRING);
-    while (row->logical_blocks > 0) {
-        row->logical_blocks--;
-        CHECK(block_table_unmap(&slots->table, slot, row->logical_blocks, slots->scratch) ==
-              STATUS_OK);
-        CHECK(blocks_free(&slots->blocks, slots->scratch, slots->blocks.layers) == STATUS_OK);
-    }
+    for (uint32_t layer = 0; layer < slots->blocks.layers; layer++)
+        CHECK(blocks_free(&slots->blocks, block_table_row(&slots->table, slot, layer),
+                          row->logical_blocks) == STATUS_OK);
+    block_table_clear(&slots->table, slot, row->logical_blocks);
+    row->logical_blocks = 0;
     row->state = SLOT_FREE;
     slots->free_list[slots->free_count++] = slot;
 }
@@ -93,11 +90,9 @@ static void retire(struct slots *slots, uint32_t slot)
 {
     struct slot *row = &slots->rows[slot];
     CHECK(row->state == SLOT_HELD);
-    for (uint32_t logical = 0; logical < row->logical_blocks; logical++) {
-        for (uint32_t layer = 0; layer < slots->blocks.layers; layer++)
-            slots->scratch[layer] = block_table_get(&slots->table, slot, layer, logical);
-        CHECK(blocks_retire(&slots->blocks, slots->scratch, slots->blocks.layers) == STATUS_OK);
-    }
+    for (uint32_t layer = 0; layer < slots->blocks.layers; layer++)
+        CHECK(blocks_retire(&slots->blocks, block_table_row(&slots->table, slot, layer),
+                            row->logical_blocks) == STATUS_OK);
     row->state = SLOT_RETIRING;
     slots->held_count--;
 }

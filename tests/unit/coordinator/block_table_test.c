@@ -78,17 +78,36 @@ static void s13_a_mapped_entry_is_refused_not_overwritten(void **state)
         assert_int_equal(block_table_get(&table, 1, layer, 2), 10 + layer);
 }
 
-static void s15_unmapping_hands_out_what_was_there_once(void **state)
+static void s15_clearing_unmaps_the_slot_in_every_layer_and_no_other(void **state)
 {
     (void)state;
-    int32_t blocks[LAYERS], out[LAYERS];
-    fill(blocks, 30);
-    assert_int_equal(block_table_map(&table, 2, 6, blocks), STATUS_OK);
-    assert_int_equal(block_table_unmap(&table, 2, 6, out), STATUS_OK);
-    assert_memory_equal(out, blocks, sizeof out);
-    assert_int_equal(block_table_unmap(&table, 2, 6, out), STATUS_NOT_FOUND);
-    for (uint32_t layer = 0; layer < LAYERS; layer++)
-        assert_int_equal(block_table_get(&table, 2, layer, 6), -1);
+    int32_t blocks[LAYERS];
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        for (uint32_t logical = 0; logical < 3; logical++) {
+            fill(blocks, 30);
+            assert_int_equal(block_table_map(&table, slot, logical, blocks), STATUS_OK);
+        }
+    }
+    block_table_clear(&table, 1, 2);
+    for (uint32_t slot = 0; slot < SLOTS; slot++)
+        for (uint32_t layer = 0; layer < LAYERS; layer++)
+            for (uint32_t logical = 0; logical < 3; logical++)
+                assert_int_equal(block_table_get(&table, slot, layer, logical),
+                                 slot == 1 && logical < 2 ? -1 : (int32_t)(30 + layer));
+    assert_int_equal(block_table_map(&table, 1, 0, blocks), STATUS_OK);
+}
+
+static void a_row_is_one_layer_by_logical_block(void **state)
+{
+    (void)state;
+    int32_t blocks[LAYERS];
+    for (uint32_t logical = 0; logical < LOGICAL; logical++) {
+        fill(blocks, (int32_t)(100 * logical));
+        assert_int_equal(block_table_map(&table, 2, logical, blocks), STATUS_OK);
+    }
+    const int32_t *row = block_table_row(&table, 2, 3);
+    for (uint32_t logical = 0; logical < LOGICAL; logical++)
+        assert_int_equal(row[logical], 100 * logical + 3);
 }
 
 int main(void)
@@ -98,7 +117,8 @@ int main(void)
         CASE(s9_every_entry_starts_unmapped),
         CASE(s10_the_index_law_is_a_bijection),
         CASE(s13_a_mapped_entry_is_refused_not_overwritten),
-        CASE(s15_unmapping_hands_out_what_was_there_once),
+        CASE(s15_clearing_unmaps_the_slot_in_every_layer_and_no_other),
+        CASE(a_row_is_one_layer_by_logical_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
