@@ -120,6 +120,33 @@ static void s24_prompts_of_border_lengths(void **state)
     engine_close(engine);
 }
 
+/* S6: the length of a sequence is a setting, 2,048 as in the original system here: every position
+ * of it can be filled, the one behind it is refused. */
+static void s06_a_sequence_fills_its_context(void **state)
+{
+    (void)state;
+    struct engine_options options = engine_defaults();
+    options.context = 2048;
+    options.slots = 1;
+    options.step_tokens = 2048;
+    options.isa = CPU_ISA_AUTO;
+    struct engine *engine = engine_open(&options);
+    engine_prompt(engine, 7, PROMPT_MAX, prompt);
+    struct engine_trace trace = run(engine, 0, 2047, 1, 0);
+    assert_true(isfinite(trace.logprobs[0]));
+    segment_fixture_row(&engine->segment, 0, 2047, 1, PLAN_ROW_FROM_LAST_SAMPLE);
+    assert_int_equal(engine_step(engine)->row_count, 0);
+    engine->segment.plan.rows[0] =
+        (struct plan_row){.generation = 1, .first_position = 2048, .count = 1};
+    engine->segment.plan.row_count = 1;
+    segment_fixture_publish(&engine->segment);
+    assert_int_equal(executor_run(engine->executor, &engine->segment.plan, &engine->result,
+                                  &engine->verdict, NULL),
+                     STATUS_BAD_MESSAGE);
+    assert_int_equal(engine->verdict.refusal, PLAN_REFUSAL_CONTEXT);
+    engine_close(engine);
+}
+
 static void every_chunk_thread_and_instruction_set_gives_the_same_bits(void **state)
 {
     (void)state;
@@ -655,6 +682,7 @@ int main(void)
         cmocka_unit_test(answers_vary),
         cmocka_unit_test(prefill_equals_decode),
         cmocka_unit_test(s24_prompts_of_border_lengths),
+        cmocka_unit_test(s06_a_sequence_fills_its_context),
         cmocka_unit_test(every_chunk_thread_and_instruction_set_gives_the_same_bits),
         cmocka_unit_test(shapes_beyond_the_usual_one),
         cmocka_unit_test(s33_any_permutation_of_the_blocks_gives_the_same_bits),
