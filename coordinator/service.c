@@ -518,8 +518,10 @@ enum exit_code service_run(const struct service_terms *terms)
 {
     /* Never freed: the process ends with it, and nng's threads may look at it until then. */
     struct service *service = calloc(1, sizeof *service);
-    if (service == NULL)
+    if (service == NULL) {
+        log_error("start_failed", "reason=\"%s\"", status_text(STATUS_OUT_OF_MEMORY));
         return EXIT_CODE_TEMPORARY;
+    }
     service->terms = terms;
     notify_open(&service->notify);
     struct reason why;

@@ -14,6 +14,13 @@ enum { THREADS_MAX = 16 };
  * most. */
 enum { TEMPLATE_IDS_MAX = 64 };
 
+/* What a thread owns; taken at start, where running out of memory still has an answer. */
+struct tokenizer_thread {
+    struct tokenizer_pool *pool;
+    pthread_t id;
+    struct tokenizer_scratch scratch;
+};
+
 struct tokenizer_pool {
     const struct tokenizer *tokenizer;
     struct message_queue results; /* struct tokenized_text */
@@ -23,8 +30,8 @@ struct tokenizer_pool {
     uint32_t capacity, first, count;
     uint32_t outstanding; /* orders whose result was not taken; loop's thread only */
     bool stop;
-    uint32_t thread_count;
-    pthread_t threads[THREADS_MAX];
+    uint32_t thread_count;            /* that run */
+    struct tokenizer_thread *threads; /* owned */
 };
 
 /* Ids that the order may need at most, its own bound included. */
@@ -48,8 +55,10 @@ static enum status encode_chat(const struct tokenizer_pool *pool, struct tokeniz
                                struct text *why)
 {
     struct chat_turn *turns = calloc(order->messages.count, sizeof *turns);
-    if (turns == NULL)
+    if (turns == NULL) {
+        text_set(why, "out of memory for the messages of the chat");
         return STATUS_OUT_OF_MEMORY;
+    }
     struct chat_message message;
     const uint8_t *cursor = order->messages.encoded;
     uint32_t count = 0;
@@ -108,18 +117,28 @@ static bool take_order(struct tokenizer_pool *pool, struct core_tokenize *out_or
 
 static void *work(void *context)
 {
-    struct tokenizer_pool *pool = context;
-    struct tokenizer_scratch *scratch = calloc(1, sizeof *scratch);
-    CHECK(scratch != NULL); /* at start only: before anything was promised */
+    struct tokenizer_thread *thread = context;
+    struct tokenizer_pool *pool = thread->pool;
     struct core_tokenize order;
     struct tokenized_text result;
     while (take_order(pool, &order)) {
-        carry_out(pool, scratch, &order, &result);
+        carry_out(pool, &thread->scratch, &order, &result);
         enum status status = message_queue_push(&pool->results, &result);
         CHECK(status == STATUS_OK); /* as many places as orders */
     }
-    free(scratch);
     return NULL;
+}
+
+static enum status start_threads(struct tokenizer_pool *pool, uint32_t threads)
+{
+    while (pool->thread_count < threads) {
+        struct tokenizer_thread *thread = &pool->threads[pool->thread_count];
+        thread->pool = pool;
+        if (pthread_create(&thread->id, NULL, work, thread) != 0)
+            return STATUS_SYSTEM;
+        pool->thread_count++;
+    }
+    return STATUS_OK;
 }
 
 enum status tokenizer_pool_open(const struct tokenizer *tokenizer, uint32_t threads,
@@ -135,16 +154,14 @@ enum status tokenizer_pool_open(const struct tokenizer *tokenizer, uint32_t thre
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->changed, NULL);
     pool->orders = calloc(orders_max, sizeof *pool->orders);
-    enum status status = pool->orders != NULL ? STATUS_OK : STATUS_OUT_OF_MEMORY;
+    pool->threads = calloc(threads, sizeof *pool->threads);
+    enum status status =
+        pool->orders != NULL && pool->threads != NULL ? STATUS_OK : STATUS_OUT_OF_MEMORY;
     if (status == STATUS_OK)
         status =
             message_queue_init(&pool->results, orders_max, sizeof(struct tokenized_text), loop);
-    while (status == STATUS_OK && pool->thread_count < threads) {
-        if (pthread_create(&pool->threads[pool->thread_count], NULL, work, pool) != 0)
-            status = STATUS_SYSTEM;
-        else
-            pool->thread_count++;
-    }
+    if (status == STATUS_OK)
+        status = start_threads(pool, threads);
     if (status != STATUS_OK) {
         tokenizer_pool_close(pool);
         return status;
@@ -162,7 +179,7 @@ void tokenizer_pool_close(struct tokenizer_pool *pool)
     pthread_cond_broadcast(&pool->changed);
     pthread_mutex_unlock(&pool->mutex);
     for (uint32_t i = 0; i < pool->thread_count; i++)
-        pthread_join(pool->threads[i], NULL);
+        pthread_join(pool->threads[i].id, NULL);
     struct tokenized_text left;
     while (pool->results.items != NULL && message_queue_pop(&pool->results, &left))
         free(left.ids);
@@ -170,6 +187,7 @@ void tokenizer_pool_close(struct tokenizer_pool *pool)
     pthread_cond_destroy(&pool->changed);
     pthread_mutex_destroy(&pool->mutex);
     free(pool->orders);
+    free(pool->threads);
     free(pool);
 }
 
