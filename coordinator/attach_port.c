@@ -14,7 +14,8 @@
 
 #define HELLO_PATIENCE_NS (5 * NS_PER_S)
 
-enum { SOCKET_MODE = 0660 };
+/* Who may not attach gets few of the places: it hears why, and keeps no worker away. */
+enum { SOCKET_MODE = 0660, STRANGERS_MAX = 4 };
 
 enum connection_state {
     CONNECTION_NONE = 0,
@@ -110,12 +111,25 @@ static bool user_allowed(const struct attach_port *port, uid_t uid)
     return false;
 }
 
+/* A free place for a peer, or NULL. */
+static struct connection *find_place(struct attach_port *port, bool allowed)
+{
+    struct connection *place = NULL;
+    uint32_t strangers = 0;
+    for (uint32_t i = 0; i < ATTACH_CONNECTIONS_MAX; i++) {
+        struct connection *connection = &port->connections[i];
+        if (connection->state == CONNECTION_NONE)
+            place = connection;
+        else
+            strangers += !connection->user_allowed;
+    }
+    return allowed || strangers < STRANGERS_MAX ? place : NULL;
+}
+
 static void admit(struct attach_port *port, int descriptor, const struct peer_identity *peer)
 {
-    struct connection *connection = NULL;
-    for (uint32_t i = 0; i < ATTACH_CONNECTIONS_MAX && connection == NULL; i++)
-        if (port->connections[i].state == CONNECTION_NONE)
-            connection = &port->connections[i];
+    bool allowed = user_allowed(port, peer->uid);
+    struct connection *connection = find_place(port, allowed);
     if (connection == NULL) {
         log_debug("attach_crowded", "pid=%ld", (long)peer->pid);
         close(descriptor); /* the worker tries again */
@@ -125,7 +139,7 @@ static void admit(struct attach_port *port, int descriptor, const struct peer_id
                                       .number = ++port->next_number,
                                       .state = CONNECTION_GREETING,
                                       .descriptor = descriptor,
-                                      .user_allowed = user_allowed(port, peer->uid),
+                                      .user_allowed = allowed,
                                       .deadline_ns = clock_now_ns() + HELLO_PATIENCE_NS};
     worker_process_open(&connection->process, peer);
     if (event_loop_add(port->loop, descriptor, EPOLLIN, connection_readable, connection) !=
@@ -186,6 +200,15 @@ void attach_port_stop_listening(struct attach_port *port)
     close(port->listener);
     port->listener = -1;
     unlink(port->path);
+}
+
+void attach_port_close(struct attach_port *port)
+{
+    attach_port_stop_listening(port);
+    for (uint32_t i = 0; i < ATTACH_CONNECTIONS_MAX; i++)
+        if (port->connections[i].state != CONNECTION_NONE)
+            forget(&port->connections[i]);
+    free(port);
 }
 
 static void refuse(struct attach_port *port, struct connection *connection,

@@ -43,6 +43,9 @@ MUST_USE enum status attach_port_open(struct event_loop *loop, const char *path,
 /* Nobody can connect any more: removes the path. Connections stay. */
 void attach_port_stop_listening(struct attach_port *port);
 
+/* Stops listening and ends every connection. */
+void attach_port_close(struct attach_port *port);
+
 /* The next thing that happened, or false. */
 MUST_USE bool attach_port_next(struct attach_port *port, struct attach_event *out_event);
 

@@ -4,18 +4,23 @@
 #include "common/clock.h"
 #include "common/message_queue.h"
 
+#include <fcntl.h>
 #include <nng/nng.h>
 #include <nng/protocol/pair0/pair.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     ORDERS_MAX = 8, /* an honest coordinator has two plans in flight */
     SENDERS = 4,
     FRAME_BYTES_MAX = LIMIT_WORKER_FRAME_BYTES + 64,
-    NEVER_MS = 24 * 3600 * 1000,
+    SELDOM_MS = 24 * 3600 * 1000,
+    PINNED_URL_BYTES = 48,
 };
 
 #define PIPE_END_PATIENCE_NS (5 * NS_PER_S)
@@ -33,6 +38,7 @@ struct received {
 
 struct coordinator_port {
     struct event_loop *loop; /* borrowed; not touched once `stopped` */
+    int pinned;              /* owned; the file of the coordinator's socket */
     nng_socket socket;
     nng_aio *receiver;
     struct sender senders[SENDERS];
@@ -87,6 +93,21 @@ static void pipe_changed(nng_pipe pipe, nng_pipe_ev event, void *context)
 
 /* ---- Life ---- */
 
+/* nng dials again on its own, and a successor of the coordinator may listen at the same path. So it
+ * is not the path that is dialled but the very socket that is there now, by a descriptor of the
+ * file. */
+static enum status pin(struct coordinator_port *port, const char *url, char *out_url)
+{
+    static const char scheme[] = "ipc://";
+    if (strncmp(url, scheme, sizeof scheme - 1) != 0)
+        return STATUS_UNSUPPORTED;
+    port->pinned = open(url + sizeof scheme - 1, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+    if (port->pinned < 0)
+        return STATUS_SYSTEM;
+    snprintf(out_url, PINNED_URL_BYTES, "ipc:///proc/self/fd/%d", port->pinned);
+    return STATUS_OK;
+}
+
 static int open_socket(struct coordinator_port *port, const char *url)
 {
     nng_dialer dialer;
@@ -107,12 +128,11 @@ static int open_socket(struct coordinator_port *port, const char *url)
     }
     if (error == 0)
         error = nng_dialer_create(&dialer, port->socket, url);
-    /* Never again after the first connection: an abandoned socket must not reach a successor of the
-     * coordinator, whose epochs may have the same paths. */
+    /* nng dials again whenever its pipe ends; there is nobody to reach (see pin), so rarely. */
     if (error == 0)
-        error = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMINT, NEVER_MS);
+        error = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMINT, SELDOM_MS);
     if (error == 0)
-        error = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMAXT, NEVER_MS);
+        error = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMAXT, SELDOM_MS);
     if (error == 0)
         error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
     if (error == 0) {
@@ -131,6 +151,8 @@ static void free_port(struct coordinator_port *port)
     pthread_cond_destroy(&port->pipe_ended);
     pthread_mutex_destroy(&port->mutex);
     free(port->buffer);
+    if (port->pinned >= 0)
+        close(port->pinned);
     free(port);
 }
 
@@ -155,6 +177,7 @@ enum status coordinator_port_open(struct event_loop *loop, const char *url,
     if (port == NULL)
         return STATUS_OUT_OF_MEMORY;
     port->loop = loop;
+    port->pinned = -1;
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -165,8 +188,11 @@ enum status coordinator_port_open(struct event_loop *loop, const char *url,
     enum status status = port->buffer != NULL ? STATUS_OK : STATUS_OUT_OF_MEMORY;
     if (status == STATUS_OK)
         status = message_queue_init(&port->orders, ORDERS_MAX, sizeof(struct received), loop);
+    char pinned_url[PINNED_URL_BYTES];
+    if (status == STATUS_OK && (status = pin(port, url, pinned_url)) != STATUS_OK)
+        text_set(why, "there is no socket at \"%s\"", url);
     if (status == STATUS_OK) {
-        int error = open_socket(port, url);
+        int error = open_socket(port, pinned_url);
         if (error != 0) {
             text_set(why, "cannot dial \"%s\": %s", url, nng_strerror(error));
             close_socket(port);

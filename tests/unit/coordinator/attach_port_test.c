@@ -45,7 +45,7 @@ static void open_house(struct house *house)
 
 static void close_house(struct house *house)
 {
-    attach_port_stop_listening(house->port);
+    attach_port_close(house->port);
     assert_int_equal(access(house->path, F_OK), -1);
     shm_close(&house->shm);
     event_loop_close(&house->loop);

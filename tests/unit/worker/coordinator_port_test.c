@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -139,16 +141,26 @@ static void nonsense_and_floods_are_told(void **state)
     nng_close(coordinator.socket);
 }
 
+/* A socket file behind which nobody accepts. */
+static int make_dead_end(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    memcpy(address.sun_path, path, strlen(path));
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    return listener;
+}
+
 static void reports_wait_only_up_to_a_bound(void **state)
 {
     (void)state;
     static struct worker_report report;
     struct coordinator_port *port;
     struct reason why;
-    /* Nobody listens there: nothing leaves. */
-    assert_int_equal(
-        coordinator_port_open(&loop, "ipc:///tmp/tandem-port-nobody", &port, reason_init(&why)),
-        STATUS_OK);
+    char url[64];
+    snprintf(url, sizeof url, "ipc:///tmp/tandem-port-%ld-dead", (long)getpid());
+    int dead_end = make_dead_end(url + strlen("ipc://"));
+    assert_int_equal(coordinator_port_open(&loop, url, &port, reason_init(&why)), STATUS_OK);
     report = (struct worker_report){.type = WORKER_READY};
     report.ready.epoch = 1;
     uint32_t sent = 0;
@@ -158,6 +170,20 @@ static void reports_wait_only_up_to_a_bound(void **state)
     assert_int_equal(coordinator_port_unsent(port), sent);
     coordinator_port_abandon(port);
     coordinator_port_abandon(NULL);
+    close(dead_end);
+    unlink(url + strlen("ipc://"));
+}
+
+static void a_place_without_a_socket_is_told(void **state)
+{
+    (void)state;
+    static const char *const urls[] = {"ipc:///nonexistent/worker.1.ipc", "tcp://127.0.0.1:1", ""};
+    for (size_t i = 0; i < sizeof urls / sizeof urls[0]; i++) {
+        struct coordinator_port *port;
+        struct reason why;
+        assert_true(coordinator_port_open(&loop, urls[i], &port, reason_init(&why)) != STATUS_OK);
+        assert_non_null(strstr(why.storage, "no socket"));
+    }
 }
 
 static void an_abandoned_link_never_dials_again(void **state)
@@ -189,6 +215,7 @@ int main(void)
         cmocka_unit_test(plans_come_in_order_and_reports_leave),
         cmocka_unit_test(nonsense_and_floods_are_told),
         cmocka_unit_test(reports_wait_only_up_to_a_bound),
+        cmocka_unit_test(a_place_without_a_socket_is_told),
         cmocka_unit_test(an_abandoned_link_never_dials_again),
     };
     if (event_loop_open(&loop) != STATUS_OK)
