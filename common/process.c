@@ -71,3 +71,12 @@ void process_forbid_core_dumps(void)
     setrlimit(RLIMIT_CORE, &none); /* lowering a limit cannot fail */
     prctl(PR_SET_DUMPABLE, 0);
 }
+
+void process_raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit); /* raising to the hard limit is always permitted */
+}

@@ -21,4 +21,7 @@ MUST_USE enum status process_kill(int descriptor);
 /* No core dumps (they would hold prompts), unless TANDEM_DEBUG_CORES is set. */
 void process_forbid_core_dumps(void);
 
+/* As many open files as this process may have: each client is one. */
+void process_raise_descriptor_limit(void);
+
 #endif

@@ -6,6 +6,7 @@
 #include "common/packet_socket.h"
 #include "proto/segment_memory.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #define HELLO_PATIENCE_NS (5 * NS_PER_S)
+#define ACCEPT_PAUSE_NS   (200 * NS_PER_MS) /* when there are no descriptors left */
 
 /* Who may not attach gets few of the places: it hears why, and keeps no worker away. */
 enum { SOCKET_MODE = 0660, STRANGERS_MAX = 4 };
@@ -43,7 +45,8 @@ struct attach_port {
     struct event_loop *loop; /* borrowed */
     const char *path;        /* borrowed */
     const struct worker_users *users;
-    int listener; /* -1: stopped */
+    int listener;       /* -1: stopped */
+    uint64_t resume_ns; /* accepting pauses until then; 0 = it does not */
     uint64_t next_number;
     uint8_t packet[LIMIT_ATTACH_BYTES];
     struct connection connections[ATTACH_CONNECTIONS_MAX];
@@ -162,8 +165,15 @@ static void listener_readable(void *context, uint32_t events)
     int descriptor;
     (void)events;
     /* One at a time: the loop comes back while more are waiting. */
-    if (packet_socket_accept(port->listener, &descriptor, &peer) == STATUS_OK)
+    enum status status = packet_socket_accept(port->listener, &descriptor, &peer);
+    if (status == STATUS_OK) {
         admit(port, descriptor, &peer);
+    } else if (status == STATUS_SYSTEM) {
+        /* Who waits keeps the listener readable: without a pause the loop would spin. */
+        log_warn("attach_paused", "errno=%d", errno);
+        event_loop_remove(port->loop, port->listener);
+        port->resume_ns = clock_now_ns() + ACCEPT_PAUSE_NS;
+    }
 }
 
 enum status attach_port_open(struct event_loop *loop, const char *path,
@@ -196,9 +206,11 @@ void attach_port_stop_listening(struct attach_port *port)
 {
     if (port->listener < 0)
         return;
-    event_loop_remove(port->loop, port->listener);
+    if (port->resume_ns == 0)
+        event_loop_remove(port->loop, port->listener);
     close(port->listener);
     port->listener = -1;
+    port->resume_ns = 0;
     unlink(port->path);
 }
 
@@ -340,8 +352,18 @@ bool attach_port_release(struct attach_port *port, uint64_t number,
     return true;
 }
 
+static void resume_accepting(struct attach_port *port, uint64_t now_ns)
+{
+    if (port->resume_ns == 0 || now_ns < port->resume_ns)
+        return;
+    enum status status =
+        event_loop_add(port->loop, port->listener, EPOLLIN, listener_readable, port);
+    port->resume_ns = status == STATUS_OK ? 0 : now_ns + ACCEPT_PAUSE_NS;
+}
+
 void attach_port_tick(struct attach_port *port, uint64_t now_ns)
 {
+    resume_accepting(port, now_ns);
     for (uint32_t i = 0; i < ATTACH_CONNECTIONS_MAX; i++) {
         struct connection *connection = &port->connections[i];
         if (connection->state == CONNECTION_GREETING && now_ns >= connection->deadline_ns)
@@ -351,7 +373,7 @@ void attach_port_tick(struct attach_port *port, uint64_t now_ns)
 
 uint64_t attach_port_next_deadline_ns(const struct attach_port *port)
 {
-    uint64_t earliest_ns = EVENT_LOOP_NO_DEADLINE;
+    uint64_t earliest_ns = port->resume_ns != 0 ? port->resume_ns : EVENT_LOOP_NO_DEADLINE;
     for (uint32_t i = 0; i < ATTACH_CONNECTIONS_MAX; i++)
         if (port->connections[i].state == CONNECTION_GREETING &&
             port->connections[i].deadline_ns < earliest_ns)

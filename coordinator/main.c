@@ -94,6 +94,7 @@ int main(int argc, char **argv)
         return exit_code;
     log_open("coordinator", (enum log_level)start.config.log_level);
     process_forbid_core_dumps();
+    process_raise_descriptor_limit();
     signal(SIGPIPE, SIG_IGN);
     enum status status = coordinator_config_check(&start.config, &start.users, reason_init(&why));
     if (status == STATUS_OK)

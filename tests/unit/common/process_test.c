@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -88,12 +89,27 @@ static void core_dumps_are_forbidden_unless_asked_for(void **state)
     }
 }
 
+static void the_limit_of_descriptors_is_the_hard_one(void **state)
+{
+    (void)state;
+    struct rlimit limit, lowered;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    lowered = limit;
+    lowered.rlim_cur = 64;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &lowered), 0);
+    process_raise_descriptor_limit();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &lowered), 0);
+    assert_int_equal(lowered.rlim_cur, limit.rlim_max);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(start_time_is_that_of_the_process),
         cmocka_unit_test(the_descriptor_tells_the_end_and_kills),
         cmocka_unit_test(core_dumps_are_forbidden_unless_asked_for),
+        cmocka_unit_test(the_limit_of_descriptors_is_the_hard_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

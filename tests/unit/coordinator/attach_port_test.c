@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -265,6 +266,35 @@ static void who_says_nothing_makes_room_for_others(void **state)
     close_house(&house);
 }
 
+static void without_descriptors_it_pauses_and_goes_on_later(void **state)
+{
+    (void)state;
+    struct house house;
+    struct rlimit limit, none;
+    open_house(&house);
+    int worker = connect_worker(&house);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = limit;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    uint32_t waits = 0;
+    uint64_t end_ns = clock_now_ns() + 100 * NS_PER_MS;
+    while (clock_now_ns() < end_ns) {
+        assert_int_equal(event_loop_wait(&house.loop, end_ns), STATUS_OK);
+        attach_port_tick(house.port, clock_now_ns());
+        waits++;
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_in_range(waits, 1, 5); /* it does not spin */
+    say_hello(worker, house.shm.descriptor);
+    uint64_t resume_ns = attach_port_next_deadline_ns(house.port);
+    assert_in_range(resume_ns, end_ns, end_ns + NS_PER_S);
+    attach_port_tick(house.port, resume_ns);
+    assert_int_equal(next_event(&house).kind, ATTACH_EVENT_HELLO);
+    close(worker);
+    close_house(&house);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +303,7 @@ int main(void)
         cmocka_unit_test(hellos_that_are_none_are_refused_by_name),
         cmocka_unit_test(a_loss_is_told_once_and_only_after_a_hello),
         cmocka_unit_test(who_says_nothing_makes_room_for_others),
+        cmocka_unit_test(without_descriptors_it_pauses_and_goes_on_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
