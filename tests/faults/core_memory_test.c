@@ -2,6 +2,7 @@
  * scenario. Whoever asked is told `overloaded`; the tables stay sound (checked after each event by
  * the engine); a neighbour that streams meanwhile loses nothing but what its own growth needed; and
  * once there is memory again everything works as before, to the byte. Nothing is leaked. */
+#include "coordinator/core_state.h"
 #include "faults/failing_memory.h"
 #include "sim/engine.h"
 
@@ -353,11 +354,128 @@ static void a_core_is_made_whole_or_not_at_all(void **state)
     assert_true(nth > 1);
 }
 
+/* Tables of a size for which the arena has to be counted. */
+enum { TABLE_ROWS = 40, ARENA_BYTES_MAX = 1 << 20, ARENA_STEP_BYTES = 64 };
+
+union table {
+    struct requests requests;
+    struct calls calls;
+    struct orders orders;
+    struct outbox outbox;
+    struct heap heap;
+    struct slots slots;
+    struct blocks blocks;
+    struct block_table block_table;
+    struct flights flights;
+    struct plan_writer plan_writer;
+    struct scheduler scheduler;
+};
+
+static const struct kv_geometry geometry = {.layers = 2,
+                                            .kv_heads = 1,
+                                            .head_dim = 8,
+                                            .block_tokens = 16,
+                                            .type = KV_TYPE_F16,
+                                            .order = KV_ORDER_CPU};
+
+static enum status init_requests(union table *table, struct arena *arena)
+{
+    return requests_init(&table->requests, arena, TABLE_ROWS, 1, realloc);
+}
+
+static enum status init_calls(union table *table, struct arena *arena)
+{
+    return calls_init(&table->calls, arena, TABLE_ROWS);
+}
+
+static enum status init_orders(union table *table, struct arena *arena)
+{
+    return orders_init(&table->orders, arena, TABLE_ROWS, realloc);
+}
+
+static enum status init_outbox(union table *table, struct arena *arena)
+{
+    return outbox_init(&table->outbox, arena, TABLE_ROWS, realloc);
+}
+
+static enum status init_heap(union table *table, struct arena *arena)
+{
+    return heap_init(&table->heap, arena, TABLE_ROWS);
+}
+
+static enum status init_slots(union table *table, struct arena *arena)
+{
+    const struct slots_config config = {.geometry = geometry,
+                                        .slots = TABLE_ROWS,
+                                        .logical_blocks = 8,
+                                        .pool_blocks = 2 * TABLE_ROWS};
+    return slots_init(&table->slots, arena, &config);
+}
+
+static enum status init_blocks(union table *table, struct arena *arena)
+{
+    return blocks_init(&table->blocks, arena, TABLE_ROWS, 2, NULL);
+}
+
+static enum status init_block_table(union table *table, struct arena *arena)
+{
+    return block_table_init(&table->block_table, arena, &geometry, TABLE_ROWS, 8);
+}
+
+static enum status init_flights(union table *table, struct arena *arena)
+{
+    return flights_init(&table->flights, arena, TABLE_ROWS);
+}
+
+static enum status init_plan_writer(union table *table, struct arena *arena)
+{
+    return plan_writer_init(&table->plan_writer, arena, TABLE_ROWS);
+}
+
+/* Beside the requests and slots that it looks at. */
+static enum status init_scheduler(union table *table, struct arena *arena)
+{
+    static struct requests requests = {.capacity = TABLE_ROWS};
+    static struct slots slots = {.capacity = TABLE_ROWS};
+    static struct flights flights;
+    const struct scheduler_config config = {.requests = &requests,
+                                            .slots = &slots,
+                                            .flights = &flights,
+                                            .step_tokens = 64,
+                                            .prefill_chunk = 64};
+    return scheduler_init(&table->scheduler, arena, &config);
+}
+
+/* Each table says that its arena is too small, whichever of its parts does not fit. */
+static void every_table_needs_its_whole_arena(void **state)
+{
+    (void)state;
+    static enum status (*const inits[])(union table *, struct arena *) = {
+        init_requests, init_calls,       init_orders,  init_outbox,      init_heap,     init_slots,
+        init_blocks,   init_block_table, init_flights, init_plan_writer, init_scheduler};
+    for (size_t i = 0; i < sizeof inits / sizeof inits[0]; i++) {
+        size_t bytes = 0, refusals = 0;
+        enum status status = STATUS_OUT_OF_MEMORY;
+        for (; status != STATUS_OK && bytes < ARENA_BYTES_MAX; bytes += ARENA_STEP_BYTES) {
+            struct arena arena;
+            union table table = {0};
+            assert_int_equal(arena_init(&arena, bytes), STATUS_OK);
+            status = inits[i](&table, &arena);
+            assert_true(status == STATUS_OK || status == STATUS_OUT_OF_MEMORY);
+            refusals += status != STATUS_OK;
+            arena_free(&arena);
+        }
+        assert_int_equal(status, STATUS_OK);
+        assert_true(refusals > 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_request_of_every_scenario_may_fail),
         cmocka_unit_test(a_core_is_made_whole_or_not_at_all),
+        cmocka_unit_test(every_table_needs_its_whole_arena),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -167,6 +167,34 @@ static void s33_a_seed_permutes_the_free_list(void **state)
     assert_true(blocks_is_balanced(&shuffled));
 }
 
+/* Tests and debug builds believe this judge. */
+static void an_unbalanced_ledger_is_noticed(void **state)
+{
+    (void)state;
+    int32_t held[LAYERS];
+    assert_int_equal(blocks_take(&blocks, held), STATUS_OK);
+    const struct blocks balanced = blocks;
+    uint8_t *kept = &blocks.states[held[0]];
+    *kept = 7; /* no state */
+    assert_false(blocks_is_balanced(&blocks));
+    *kept = blocks.states[blocks.free_list[0]]; /* free, but not in the list */
+    assert_false(blocks_is_balanced(&blocks));
+    *kept = blocks.states[held[1]];
+    int32_t last = blocks.free_list[blocks.free_count - 1];
+    blocks.free_list[blocks.free_count - 1] = held[0]; /* in the list, but held */
+    assert_false(blocks_is_balanced(&blocks));
+    blocks.free_list[blocks.free_count - 1] = last;
+    blocks.free_count--;
+    assert_false(blocks_is_balanced(&blocks));
+    blocks = balanced;
+    blocks.held_count--;
+    assert_false(blocks_is_balanced(&blocks));
+    blocks = balanced;
+    blocks.retiring_count++;
+    assert_false(blocks_is_balanced(&blocks));
+    blocks = balanced;
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -180,6 +208,7 @@ int main(void)
         CASE(a_leak_shows_in_the_counts),
         CASE(retiring_blocks_count_as_soon_but_not_as_free),
         CASE(s33_a_seed_permutes_the_free_list),
+        CASE(an_unbalanced_ledger_is_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,12 +90,27 @@ static void random_operations_agree_with_a_scan(void **state)
     }
 }
 
+/* Tests and debug builds believe this judge. */
+static void an_unsound_heap_is_noticed(void **state)
+{
+    (void)state;
+    for (uint32_t item = 0; item < 5; item++)
+        heap_set(&heap, item, item);
+    assert_true(heap_is_sound(&heap));
+    heap.places[3]++;
+    assert_false(heap_is_sound(&heap));
+    heap.places[3]--;
+    heap.entries[0].key = 9;
+    assert_false(heap_is_sound(&heap));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_empty_heap_has_no_first, set_up, tear_down),
         cmocka_unit_test_setup_teardown(equal_keys_come_out_by_item, set_up, tear_down),
         cmocka_unit_test_setup_teardown(random_operations_agree_with_a_scan, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_unsound_heap_is_noticed, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

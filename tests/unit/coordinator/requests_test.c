@@ -178,6 +178,58 @@ static void without_memory_nothing_changes(void **state)
     assert_int_equal(request_known(request), request->token_capacity);
 }
 
+/* Tests and debug builds believe this judge. */
+static void an_unsound_table_is_noticed(void **state)
+{
+    (void)state;
+    struct request *live = add("live"), *kept = add("kept"), *newer = add("newer");
+    finish(kept);
+    finish(newer);
+    requests_mark_read(&requests, newer);
+    assert_true(requests_is_sound(&requests));
+    const struct requests sound = requests;
+    const struct request sound_live = *live, sound_kept = *kept;
+    live->index++;
+    assert_false(requests_is_sound(&requests));
+    *live = sound_live;
+    live->id[0]++; /* another bucket than its id's */
+    assert_false(requests_is_sound(&requests));
+    *live = sound_live;
+    live->bytes++;
+    assert_false(requests_is_sound(&requests));
+    *live = sound_live;
+    live->state = REQUEST_STATE_QUEUED;
+    assert_false(requests_is_sound(&requests));
+    *live = sound_live;
+    kept->outcome_read = true; /* on the list of the unread ones */
+    assert_false(requests_is_sound(&requests));
+    *kept = sound_kept;
+    kept->older_kept = live->index;
+    assert_false(requests_is_sound(&requests));
+    *kept = sound_kept;
+    requests.unread.oldest = live->index; /* which is not finished */
+    assert_false(requests_is_sound(&requests));
+    requests.unread.oldest = requests.free_list[0]; /* nobody */
+    assert_false(requests_is_sound(&requests));
+    requests = sound;
+    requests.unread.newest = REQUEST_NONE;
+    assert_false(requests_is_sound(&requests));
+    requests = sound;
+    uint32_t *const counts[] = {&requests.live_count, &requests.kept_count, &requests.free_count,
+                                &requests.state_counts[REQUEST_STATE_RUNNING]};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        ++*counts[i];
+        assert_false(requests_is_sound(&requests));
+        --*counts[i];
+    }
+    uint64_t *const bytes[] = {&requests.live_bytes, &requests.kept_bytes};
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
+        ++*bytes[i];
+        assert_false(requests_is_sound(&requests));
+        --*bytes[i];
+    }
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -189,6 +241,7 @@ int main(void)
         CASE(bytes_move_from_live_to_kept),
         CASE(tokens_and_text_grow_without_a_change_of_what_is_there),
         CASE(without_memory_nothing_changes),
+        CASE(an_unsound_table_is_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

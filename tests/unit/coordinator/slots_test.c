@@ -159,6 +159,39 @@ static void no_slot_is_given_twice(void **state)
     assert_int_equal(none, 42);
 }
 
+/* Tests and debug builds believe this judge. */
+static void unsound_slots_are_noticed(void **state)
+{
+    (void)state;
+    uint32_t held = take(2 * BLOCK), retiring = take(BLOCK);
+    slots_name(&slots, retiring, 1);
+    slots_release(&slots, retiring);
+    assert_true(slots_is_sound(&slots));
+    const struct slots sound = slots;
+    uint32_t spare = 3 - held - retiring;
+    slots.rows[spare].logical_blocks = 1; /* a free slot that maps a block */
+    assert_false(slots_is_sound(&slots));
+    slots.rows[spare].logical_blocks = 0;
+    slots.rows[held].logical_blocks++; /* more than the table has */
+    assert_false(slots_is_sound(&slots));
+    slots.rows[held].logical_blocks -= 2; /* less */
+    assert_false(slots_is_sound(&slots));
+    slots.rows[held].logical_blocks++;
+    slots.answered = 1; /* answered, and yet it retires */
+    assert_false(slots_is_sound(&slots));
+    slots = sound;
+    uint32_t *const counts[] = {&slots.free_count, &slots.held_count, &slots.blocks.held_count,
+                                &slots.blocks.retiring_count};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        ++*counts[i];
+        assert_false(slots_is_sound(&slots));
+        --*counts[i];
+    }
+    slots.blocks.free_count--;
+    assert_false(slots_is_sound(&slots));
+    slots = sound;
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -171,6 +204,7 @@ int main(void)
         CASE(s16_a_released_block_serves_another_slot),
         CASE(a_slot_has_a_higher_generation_at_each_use),
         CASE(no_slot_is_given_twice),
+        CASE(unsound_slots_are_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
