@@ -25,6 +25,11 @@ enum status blocks_init(struct blocks *blocks, struct arena *arena, uint32_t tot
     return STATUS_OK;
 }
 
+static void check_sum(const struct blocks *blocks)
+{
+    DEBUG_CHECK(blocks->free_count + blocks->held_count + blocks->retiring_count == blocks->total);
+}
+
 enum status blocks_take(struct blocks *blocks, int32_t *out_blocks)
 {
     if (blocks->free_count < blocks->layers)
@@ -36,6 +41,7 @@ enum status blocks_take(struct blocks *blocks, int32_t *out_blocks)
         out_blocks[layer] = block;
     }
     blocks->held_count += blocks->layers;
+    check_sum(blocks);
     return STATUS_OK;
 }
 
@@ -62,6 +68,7 @@ enum status blocks_retire(struct blocks *blocks, const int32_t *list, uint32_t c
         return status;
     blocks->held_count -= count;
     blocks->retiring_count += count;
+    check_sum(blocks);
     return STATUS_OK;
 }
 
@@ -73,7 +80,7 @@ enum status blocks_free(struct blocks *blocks, const int32_t *list, uint32_t cou
     blocks->retiring_count -= count;
     for (uint32_t i = 0; i < count; i++)
         blocks->free_list[blocks->free_count++] = list[i];
-    DEBUG_CHECK(blocks->free_count + blocks->held_count + blocks->retiring_count == blocks->total);
+    check_sum(blocks);
     return STATUS_OK;
 }
 
