@@ -387,7 +387,15 @@ static void a_bound_of_zero_is_refused_at_creation(void **state)
     struct core_config config = engine.config;
     struct core *core = NULL;
     struct reason why;
-    config.calls = 0;
+    for (int bound = 0; bound < 4; bound++) {
+        config = engine.config;
+        uint32_t *const bounds[] = {&config.calls, &config.queue_requests, &config.kept_requests,
+                                    &config.extents.step_tokens};
+        *bounds[bound] = 0;
+        assert_int_equal(core_create(&config, &core, reason_init(&why)), STATUS_INVALID);
+    }
+    config = engine.config;
+    config.kept_ns = 0;
     assert_int_equal(core_create(&config, &core, reason_init(&why)), STATUS_INVALID);
     config = engine.config;
     config.extents.pool_blocks = 1;

@@ -308,6 +308,108 @@ static void tokenize_is_answered_or_refused(void **state)
     assert_int_equal(answer->tokens[2], 'c');
 }
 
+/* The tokenizer is trusted with its work, not with its bounds. */
+static void ids_of_the_tokenizer_are_judged_too(void **state)
+{
+    (void)state;
+    engine.holds_orders = true;
+    engine_start(&engine);
+    uint64_t handle = submit("a", "hello", 5);
+    const uint32_t ids[] = {1, LETTERS_TOKENS};
+    const struct core_tokenized answer = {
+        .ticket = engine.orders[0], .status = STATUS_OK, .ids = ids, .id_count = 2};
+    core_tokenized(engine.core, &answer, engine.now_ns);
+    engine.order_count = 0;
+    engine_collect(&engine);
+    assert_int_equal(engine_error(&engine, handle), ERROR_CODE_INVALID_REQUEST);
+}
+
+static void special_text_is_parsed_unless_told_otherwise(void **state)
+{
+    (void)state;
+    engine.holds_orders = true;
+    engine_start(&engine);
+    for (uint32_t given = 0; given < 3; given++) { /* absent, false, true */
+        const char *const names[] = {"absent", "no", "yes"};
+        struct client_submit submit = engine_prompt(names[given], "hello", 5);
+        submit.has_parse_special = given != 0;
+        submit.parse_special = given == 2;
+        submit.has_top_p = given == 2;
+        submit.top_p = 0.5F;
+        engine_submit(&engine, &submit);
+        struct client_request request = {.type = CLIENT_TOKENIZE,
+                                         .tokenize = {.has_prompt = true,
+                                                      .prompt = wire_text_of("abc"),
+                                                      .has_parse_special = given != 0,
+                                                      .parse_special = given == 2}};
+        engine_call(&engine, &request);
+        for (uint32_t i = 0; i < 2; i++)
+            assert_true(engine.order_contents[2 * given + i].parse_special == (given != 1));
+    }
+    while (engine.order_count > 0)
+        engine_tokenize(&engine, 0, STATUS_OK);
+}
+
+static uint64_t tokenize(const char *text, uint32_t length)
+{
+    struct client_request request = {.type = CLIENT_TOKENIZE,
+                                     .tokenize = {.has_prompt = true, .prompt = {text, length}}};
+    return engine_call(&engine, &request);
+}
+
+static void tokenize_takes_nothing_and_chats(void **state)
+{
+    (void)state;
+    engine_start(&engine);
+    uint64_t handle = tokenize("", 0);
+    assert_int_equal(engine_answer(&engine, handle)->message.tokens.ids.count, 0);
+    handle = tokenize(NULL, 0); /* as a frame has it */
+    assert_int_equal(engine_answer(&engine, handle)->message.type, CLIENT_ANSWER_TOKENS);
+    static const uint8_t message[] = {0x82, 0x01, 0xa4, 'u', 's', 'e', 'r', 0x02, 0xa2, 'h', 'i'};
+    struct client_request chat = {
+        .type = CLIENT_TOKENIZE,
+        .tokenize = {
+            .has_messages = true,
+            .messages = {.count = 1, .encoded = message, .encoded_bytes = sizeof message}}};
+    handle = engine_call(&engine, &chat);
+    assert_int_equal(engine_answer(&engine, handle)->message.tokens.ids.count, sizeof message);
+}
+
+static void tokenize_is_bounded_like_a_submit(void **state)
+{
+    (void)state;
+    static char text[8192];
+    memset(text, 'x', sizeof text);
+    engine.config.queue_bytes = 6000;
+    engine.config.prompt_bytes = 7000;
+    engine_start(&engine);
+    assert_int_equal(engine_error(&engine, tokenize(text, 7001)), ERROR_CODE_TOO_LARGE);
+    assert_int_equal(engine_error(&engine, tokenize(text, 6500)), ERROR_CODE_OVERLOADED);
+    engine.holds_orders = true;
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < engine.config.calls; i++)
+        first = first == 0 ? tokenize(text, 1) : (tokenize(text, 1), first);
+    assert_int_equal(engine_error(&engine, tokenize(text, 1)), ERROR_CODE_OVERLOADED);
+    while (engine.order_count > 0)
+        engine_tokenize(&engine, 0, STATUS_OK);
+    assert_int_equal(engine_answer(&engine, first)->message.type, CLIENT_ANSWER_TOKENS);
+}
+
+static void detokenize_has_a_largest_answer(void **state)
+{
+    (void)state;
+    enum { COUNT = (8 << 20) / 4 + 1 }; /* of four bytes each */
+    engine_start(&engine);
+    uint32_t *ids = calloc(COUNT, sizeof *ids);
+    assert_non_null(ids);
+    for (size_t i = 0; i < COUNT; i++)
+        ids[i] = LETTERS_AND;
+    struct client_request request = {.type = CLIENT_DETOKENIZE,
+                                     .detokenize = {.ids = wire_tokens_of(ids, COUNT)}};
+    assert_int_equal(engine_error(&engine, engine_call(&engine, &request)), ERROR_CODE_TOO_LARGE);
+    free(ids);
+}
+
 /* Ten thousand queued requests cost a step nothing: the same number of rows, whatever waits. */
 static void a_long_queue_is_served_in_order(void **state)
 {
@@ -346,6 +448,11 @@ int main(void)
         CASE(without_memory_a_submit_is_overloaded_and_leaves_no_trace),
         CASE(without_memory_a_running_request_ends_and_its_neighbour_goes_on),
         CASE(tokenize_is_answered_or_refused),
+        CASE(ids_of_the_tokenizer_are_judged_too),
+        CASE(special_text_is_parsed_unless_told_otherwise),
+        CASE(tokenize_takes_nothing_and_chats),
+        CASE(tokenize_is_bounded_like_a_submit),
+        CASE(detokenize_has_a_largest_answer),
         CASE(a_long_queue_is_served_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
