@@ -98,12 +98,42 @@ static void a_long_line_is_cut_and_ended(void **state)
     assert_non_null(strstr(end, "event=next n=1\n"));
 }
 
+static size_t occurrences(const char *words, const char *part)
+{
+    size_t count = 0;
+    for (const char *at = words; (at = strstr(at, part)) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* A peer that causes an event in a loop does not fill the disk, and hides no other event. */
+static void of_one_event_only_so_many_lines_are_written(void **state)
+{
+    (void)state;
+    static char words[1 << 16];
+    log_open(NULL, LOG_LEVEL_DEBUG);
+    struct capture capture = begin_capture();
+    for (int i = 0; i < 5 * LOG_LINES_PER_WINDOW; i++)
+        log_warn("looped", "i=%d", i);
+    log_warn("other", "i=%d", 0);
+    end_capture(capture, words, sizeof words);
+    assert_int_equal(occurrences(words, "event=looped "), LOG_LINES_PER_WINDOW);
+    assert_int_equal(occurrences(words, "event=log_limited of=looped lines=100 seconds=10\n"), 1);
+    assert_int_equal(occurrences(words, "event=other "), 1);
+    capture = begin_capture();
+    for (int i = 0; i < 2 * LOG_LINES_PER_WINDOW; i++)
+        log_debug("detail", "i=%d", i);
+    end_capture(capture, words, sizeof words);
+    assert_int_equal(occurrences(words, "event=detail "), 2 * LOG_LINES_PER_WINDOW);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_has_stamp_level_service_event_and_pairs),
         cmocka_unit_test(a_level_that_is_off_evaluates_nothing),
         cmocka_unit_test(one_event_is_one_line),
+        cmocka_unit_test(of_one_event_only_so_many_lines_are_written),
         cmocka_unit_test(a_long_line_is_cut_and_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
