@@ -149,6 +149,22 @@ static void end_attachment(struct worker_service *service)
     *now = (struct attachment){0};
 }
 
+/* The hello has said how much this worker can serve: memory is taken for no more. */
+static bool fits_the_hello(const struct worker_service *service,
+                           const struct segment_extents *extents, struct text *why)
+{
+    const struct attach_hello *hello = &service->hello;
+    if (extents->slots <= hello->slots && extents->context <= hello->context &&
+        extents->step_tokens <= hello->step_tokens)
+        return true;
+    text_set(why,
+             "the segment asks for %u slots, %u positions, %u tokens in a step; the hello offered "
+             "%u, %u, %u",
+             extents->slots, extents->context, extents->step_tokens, hello->slots, hello->context,
+             hello->step_tokens);
+    return false;
+}
+
 static enum status open_attachment(struct worker_service *service,
                                    const struct attach_attach *terms, int descriptor,
                                    struct text *why)
@@ -166,6 +182,8 @@ static enum status open_attachment(struct worker_service *service,
         text_set(why, "the segment is of another instance or epoch");
         return STATUS_MISMATCH;
     }
+    if (!fits_the_hello(service, &now->segment.header.extents, why))
+        return STATUS_MISMATCH;
     struct executor_options options = {.model = &engine->model,
                                        .backend = engine->backend,
                                        .pool = &service->terms->engine->pool,
@@ -510,8 +528,10 @@ enum exit_code worker_service_run(const struct worker_terms *terms)
     /* Never freed: it ends with the process, whose other threads look at it until then. */
     struct worker_service *service = calloc(1, sizeof *service);
     struct reason why;
-    if (service == NULL)
+    if (service == NULL) {
+        log_error("start_failed", "reason=\"%s\"", status_text(STATUS_OUT_OF_MEMORY));
         return EXIT_CODE_TEMPORARY;
+    }
     service->terms = terms;
     service->spins = sysconf(_SC_NPROCESSORS_ONLN) > 2;
     service->resident_before = resident_bytes();
