@@ -97,7 +97,13 @@ static bool judge_geometry(const struct worker_state *state, const struct attach
                     figures[i].name, figures[i].theirs, figures[i].ours);
         return refuse(decision, ATTACH_REFUSAL_GEOMETRY);
     }
-    return true;
+    uint32_t order = hello->geometry.order; /* the backend's own choice */
+    if (order == KV_ORDER_CPU || order == KV_ORDER_CUDA)
+        return true;
+    text_format(reason_init(&decision->message),
+                "kv_order is %u at the worker, known are %d and %d", order, KV_ORDER_CPU,
+                KV_ORDER_CUDA);
+    return refuse(decision, ATTACH_REFUSAL_GEOMETRY);
 }
 
 static bool judge_capacity(const struct worker_state *state, const struct attach_hello *hello,

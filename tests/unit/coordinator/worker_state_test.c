@@ -125,6 +125,9 @@ static void each_misfit_is_refused_by_name(void **state)
     packet.geometry.type = KV_TYPE_F32;
     assert_refused(&packet, ATTACH_REFUSAL_GEOMETRY, "kv_type is 2");
     packet = good_hello();
+    packet.geometry.order = KV_ORDER_CUDA + 1;
+    assert_refused(&packet, ATTACH_REFUSAL_GEOMETRY, "kv_order is 3");
+    packet = good_hello();
     packet.vocabulary++;
     assert_refused(&packet, ATTACH_REFUSAL_GEOMETRY, "vocabulary is 101");
     packet = good_hello();
