@@ -227,6 +227,10 @@ void core_worker_nonsense(struct core *core, uint64_t epoch, const char *why, ui
  */
 void core_worker_lost(struct core *core, uint64_t connection, uint64_t now_ns);
 
+/* The same of a worker that said before that it is leaving: nothing that it computed is to blame.
+ */
+void core_worker_left(struct core *core, uint64_t connection, uint64_t now_ns);
+
 /* What the port read from the active worker's segment. */
 struct core_observation {
     uint64_t alive_ns;

@@ -175,12 +175,22 @@ void core_worker_attached(struct core *core, uint64_t epoch, struct segment_writ
     core_end(core);
 }
 
-void core_worker_lost(struct core *core, uint64_t connection, uint64_t now_ns)
+static void end_if_active(struct core *core, uint64_t connection, bool is_crash, uint64_t now_ns)
 {
     core_begin(core, now_ns);
     if (worker_state_lost(&core->workers, connection))
-        core_end_epoch(core, CORE_FENCE_LOST, true, "");
+        core_end_epoch(core, CORE_FENCE_LOST, is_crash, "");
     core_end(core);
+}
+
+void core_worker_lost(struct core *core, uint64_t connection, uint64_t now_ns)
+{
+    end_if_active(core, connection, true, now_ns);
+}
+
+void core_worker_left(struct core *core, uint64_t connection, uint64_t now_ns)
+{
+    end_if_active(core, connection, false, now_ns);
 }
 
 void core_worker_observed(struct core *core, uint64_t epoch,

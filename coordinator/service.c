@@ -49,8 +49,9 @@ struct service {
     struct worker_port *workers;
     struct tokenizer_pool *tokenizers;
     char client_path[SOCKET_PATH_BYTES], attach_path[SOCKET_PATH_BYTES];
-    uint64_t epoch, connection; /* of the attached worker; 0 = none */
-    bool farewell;              /* it said that it is leaving */
+    uint64_t epoch, connection;   /* of the attached worker; 0 = none */
+    bool farewell;                /* it said that it is leaving */
+    struct core_observation seen; /* of its segment */
     struct deferred deferred[DEFERRED_MAX];
     uint32_t deferred_count;
     uint64_t watchdog_ns;
@@ -91,6 +92,7 @@ static void start_epoch(struct service *service, const struct core_attach *order
     service->epoch = order->epoch;
     service->connection = order->connection;
     service->farewell = false;
+    service->seen = (struct core_observation){0};
     struct attach_answer answer = {.type = ATTACH_ANSWER_ATTACH};
     answer.attach.instance = service->instance;
     answer.attach.epoch = order->epoch;
@@ -222,7 +224,7 @@ static void take_report(struct service *service, const struct worker_event *even
         log_info("worker_drained", "epoch=%" PRIu64 " step=%" PRIu64, event->epoch,
                  report->drained.step);
         service->farewell = true;
-        core_worker_lost(service->core, event->connection, now_ns);
+        core_worker_left(service->core, event->connection, now_ns);
         break;
     case WORKER_REPORT_NONE:
         break; /* of a later version of the protocol */
@@ -332,14 +334,14 @@ static void observe_worker(struct service *service, uint64_t now_ns)
         attach_port_segment(service->attach, service->connection);
     if (service->epoch == 0 || segment == NULL)
         return;
-    struct core_observation observation = {.alive_ns = worker_segment_alive_ns(segment)};
-    /* A group that the worker writes at this moment is read the next time; zero says nothing new.
-     */
-    enum status progress = worker_segment_read_progress(segment, &observation.progress);
-    enum status memory = worker_segment_read_memory(segment, &observation.memory);
-    if (progress != STATUS_OK || memory != STATUS_OK)
-        return;
-    core_worker_observed(service->core, service->epoch, &observation, now_ns);
+    /* A group that is being written says nothing new. It may be for ever: a worker can be stopped
+     * in the middle of a word, and must be found silent all the same. */
+    service->seen.alive_ns = worker_segment_alive_ns(segment);
+    enum status status = worker_segment_read_progress(segment, &service->seen.progress);
+    if (status == STATUS_OK)
+        status = worker_segment_read_memory(segment, &service->seen.memory);
+    (void)status;
+    core_worker_observed(service->core, service->epoch, &service->seen, now_ns);
     settle(service, now_ns);
 }
 

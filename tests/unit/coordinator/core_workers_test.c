@@ -161,6 +161,67 @@ static void a_late_result_of_a_fenced_epoch_is_dropped(void **state)
     assert_undisturbed("a", "hello", 5);
 }
 
+/* Whatever comes from an epoch that is over, or was never there, changes nothing. */
+static void events_of_another_epoch_change_nothing(void **state)
+{
+    (void)state;
+    engine_start(&engine);
+    engine_attach(&engine);
+    submit("a", "hello", 5);
+    for (uint64_t epoch = engine.epoch - 1; epoch <= engine.epoch + 1; epoch += 2) {
+        const struct core_observation silent = {0};
+        const struct worker_ready ready = {.instance = engine.config.instance, .epoch = epoch};
+        const struct worker_fatal fatal = {
+            .instance = engine.config.instance, .epoch = epoch, .reason = WORKER_FATAL_DEVICE};
+        const struct worker_refused refusal = {.instance = engine.config.instance, .epoch = epoch};
+        core_worker_attached(engine.core, epoch, &engine.segment, engine.now_ns);
+        engine_collect(&engine);
+        core_worker_ready(engine.core, &ready, engine.now_ns);
+        engine_collect(&engine);
+        core_worker_observed(engine.core, epoch, &silent, engine.now_ns + 60 * NS_PER_S);
+        engine_collect(&engine);
+        core_worker_nonsense(engine.core, epoch, "no map", engine.now_ns);
+        engine_collect(&engine);
+        core_worker_fatal(engine.core, &fatal, engine.now_ns);
+        engine_collect(&engine);
+        core_worker_refused(engine.core, &refusal, engine.now_ns);
+        engine_collect(&engine);
+        core_epoch_closed(engine.core, epoch, engine.now_ns);
+        engine_collect(&engine);
+    }
+    core_worker_attached(engine.core, engine.epoch, &engine.segment, engine.now_ns); /* again */
+    engine_collect(&engine);
+    assert_true(engine.attached);
+    assert_int_equal(stats()->messages_stale, 6);
+    engine_run(&engine);
+    assert_undisturbed("a", "hello", 5);
+}
+
+/* A refusal that blames a row which the plan does not have, or another plan, blames nobody. */
+static void a_refusal_of_nothing_blames_nobody(void **state)
+{
+    (void)state;
+    engine_start(&engine);
+    submit("a", "hello", 5);
+    for (uint32_t i = 0; i < 12; i++) {
+        engine_attach(&engine);
+        assert_true(engine.plan_count > 0);
+        const struct worker_refused refusal = {.instance = engine.config.instance,
+                                               .epoch = engine.epoch,
+                                               .step = i % 3 == 0 ? 2 : 1,
+                                               .has_row = i % 3 != 1,
+                                               .row = i % 3 == 2 ? 7 : 0,
+                                               .reason = PLAN_REFUSAL_TOKEN};
+        core_worker_refused(engine.core, &refusal, engine.now_ns);
+        engine_collect(&engine);
+        assert_false(engine.attached);
+        engine_pass(&engine, NS_PER_S);
+    }
+    engine_attach(&engine);
+    engine_run(&engine);
+    assert_undisturbed("a", "hello", 5);
+}
+
 static void lie(int kind)
 {
     struct result_row *row = &result.rows[0];
@@ -447,6 +508,23 @@ static void a_poisoned_request_with_nobody_beside_it_ends_too(void **state)
     assert_int_equal(finish_of("poison")->error.code, ERROR_CODE_POISONED);
 }
 
+/* Upgrades one after the other: who leaves in order takes nobody's good name with it. */
+static void workers_that_leave_in_order_accuse_nobody(void **state)
+{
+    (void)state;
+    engine_start(&engine);
+    engine_attach(&engine);
+    submit("a", "hello", 20);
+    for (int i = 0; i < 30; i++) {
+        assert_true(engine.plan_count > 0);
+        core_worker_left(engine.core, engine.active_connection, engine.now_ns);
+        engine_collect(&engine);
+        engine_attach(&engine);
+    }
+    engine_run(&engine);
+    assert_undisturbed("a", "hello", 20);
+}
+
 /* An operator who kills the worker 300 times, after every few steps, under many streams. */
 static void a_worker_killed_three_hundred_times_poisons_nobody(void **state)
 {
@@ -507,6 +585,8 @@ int main(void)
         CASE(a_worker_lost_at_any_step_changes_no_stream),
         CASE(queued_requests_start_in_order_after_a_restart),
         CASE(a_late_result_of_a_fenced_epoch_is_dropped),
+        CASE(events_of_another_epoch_change_nothing),
+        CASE(a_refusal_of_nothing_blames_nobody),
         CASE(a_result_that_does_not_fit_its_plan_ends_the_epoch),
         CASE(a_result_sent_twice_ends_the_epoch),
         CASE(a_frame_that_is_none_ends_the_epoch),
@@ -521,6 +601,7 @@ int main(void)
         CASE(a_poisoned_request_ends_and_its_neighbours_do_not_notice),
         CASE(two_poisoned_requests_both_end),
         CASE(a_poisoned_request_with_nobody_beside_it_ends_too),
+        CASE(workers_that_leave_in_order_accuse_nobody),
         CASE(a_worker_killed_three_hundred_times_poisons_nobody),
         CASE(crashes_of_an_idle_worker_blame_nobody),
         CASE(every_fence_reason_has_a_name),
