@@ -49,6 +49,18 @@ static struct request *live_request(const struct core *core, struct request_name
     return request == NULL || request_is_finished(request) ? NULL : request;
 }
 
+static enum suspicion_worker judge_worker(const struct core *core)
+{
+    const uint32_t *counts = core->requests.state_counts;
+    if (core->flights.answered > 0)
+        return SUSPICION_WORKER_WORKED;
+    return counts[REQUEST_STATE_RUNNING] + counts[REQUEST_STATE_QUEUED] +
+                       counts[REQUEST_STATE_PREEMPTED] >
+                   1
+               ? SUSPICION_WORKER_DOUBTFUL
+               : SUSPICION_WORKER_UNKNOWN;
+}
+
 /* A worker died with plans outstanding: it may have been at either of two. */
 static void blame(struct core *core)
 {
@@ -59,9 +71,8 @@ static void blame(struct core *core)
     if (oldest->is_trial) {
         const struct flight_row *row = &oldest->rows[0];
         struct request *request = live_request(core, row->request);
-        bool worker_had_worked = core->flights.answered > 0;
         if (request != NULL && suspicion_crashed_alone(&request->suspicion, row->first,
-                                                       row->first + row->count, worker_had_worked))
+                                                       row->first + row->count, judge_worker(core)))
             poison(core, request);
         return;
     }

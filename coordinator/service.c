@@ -203,6 +203,18 @@ static void settle(struct service *service, uint64_t now_ns)
 
 /* ---- Events of the ports ---- */
 
+/* A worker is gone. What it was computing may be to blame; if it was not computing, nothing is. */
+static void tell_lost(struct service *service, uint64_t connection, uint64_t now_ns)
+{
+    const struct worker_segment_reader *segment = attach_port_segment(service->attach, connection);
+    struct worker_progress progress = {.phase = WORKER_PHASE_STEP};
+    if (segment != NULL && worker_segment_read_progress(segment, &progress) == STATUS_OK &&
+        progress.phase != WORKER_PHASE_STEP)
+        core_worker_left(service->core, connection, now_ns);
+    else
+        core_worker_lost(service->core, connection, now_ns);
+}
+
 static void take_report(struct service *service, const struct worker_event *event, uint64_t now_ns)
 {
     const struct worker_report *report = event->report;
@@ -246,7 +258,7 @@ static bool handle_workers(struct service *service)
             core_worker_nonsense(service->core, event.epoch, event.why, now_ns);
             break;
         case WORKER_EVENT_UNSENT:
-            core_worker_lost(service->core, event.connection, now_ns);
+            tell_lost(service, event.connection, now_ns);
             break;
         case WORKER_EVENT_CLOSED:
             log_debug("epoch_closed", "epoch=%" PRIu64, event.epoch);
@@ -271,7 +283,7 @@ static bool handle_attach(struct service *service)
             settle(service, now_ns);
             continue;
         }
-        core_worker_lost(service->core, event.connection, now_ns);
+        tell_lost(service, event.connection, now_ns);
         settle(service, now_ns);
         /* Of a standby: an attached one was released with its epoch. */
         struct worker_process process;

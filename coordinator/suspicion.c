@@ -13,10 +13,16 @@ void suspicion_crashed(struct suspicion *suspicion, uint32_t first, uint32_t end
 }
 
 bool suspicion_crashed_alone(struct suspicion *suspicion, uint32_t first, uint32_t end,
-                             bool worker_had_worked)
+                             enum suspicion_worker worker)
 {
     suspicion_crashed(suspicion, first, end);
-    suspicion->evidence += worker_had_worked ? SUSPICION_EVIDENCE_STRONG : SUSPICION_EVIDENCE_WEAK;
+    if (worker == SUSPICION_WORKER_WORKED)
+        suspicion->evidence += SUSPICION_EVIDENCE_STRONG;
+    else if (worker == SUSPICION_WORKER_UNKNOWN ||
+             suspicion->evidence < SUSPICION_EVIDENCE_TO_BE_OVERTAKEN)
+        suspicion->evidence += SUSPICION_EVIDENCE_WEAK;
+    else
+        suspicion->evidence += SUSPICION_EVIDENCE_DOUBTFUL;
     return suspicion->evidence >= SUSPICION_EVIDENCE_FOR_VERDICT;
 }
 

@@ -508,6 +508,25 @@ static void a_poisoned_request_with_nobody_beside_it_ends_too(void **state)
     assert_int_equal(finish_of("poison")->error.code, ERROR_CODE_POISONED);
 }
 
+/* Nothing tells a bad request from a machine on which no worker can work, as long as no step of
+ * anybody is ever answered. */
+static void workers_that_never_work_accuse_nobody(void **state)
+{
+    (void)state;
+    engine_start(&engine);
+    engine_attach(&engine);
+    submit("a", "hello", 20);
+    submit("b", "world", 20);
+    for (int i = 0; i < 40; i++) {
+        assert_true(engine.plan_count > 0);
+        engine_kill(&engine);
+        engine_attach(&engine);
+    }
+    engine_run(&engine);
+    assert_undisturbed("a", "hello", 20);
+    assert_undisturbed("b", "world", 20);
+}
+
 /* Upgrades one after the other: who leaves in order takes nobody's good name with it. */
 static void workers_that_leave_in_order_accuse_nobody(void **state)
 {
@@ -601,6 +620,7 @@ int main(void)
         CASE(a_poisoned_request_ends_and_its_neighbours_do_not_notice),
         CASE(two_poisoned_requests_both_end),
         CASE(a_poisoned_request_with_nobody_beside_it_ends_too),
+        CASE(workers_that_never_work_accuse_nobody),
         CASE(workers_that_leave_in_order_accuse_nobody),
         CASE(a_worker_killed_three_hundred_times_poisons_nobody),
         CASE(crashes_of_an_idle_worker_blame_nobody),

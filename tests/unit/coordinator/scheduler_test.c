@@ -359,7 +359,7 @@ static void without_other_work_a_trial_starts_at_once(void **state)
 
 static void crash_alone(struct request *request, uint32_t first, uint32_t end)
 {
-    assert_false(suspicion_crashed_alone(&request->suspicion, first, end, true));
+    assert_false(suspicion_crashed_alone(&request->suspicion, first, end, SUSPICION_WORKER_WORKED));
 }
 
 static void nobody_gets_a_first_token_before_a_suspect_that_has_none(void **state)

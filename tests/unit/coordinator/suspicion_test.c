@@ -38,7 +38,7 @@ static void getting_past_the_range_clears(void **state)
     struct suspicion suspicion = {0};
     suspicion_crashed(&suspicion, 10, 20);
     suspicion_crashed(&suspicion, 10, 20);
-    assert_false(suspicion_crashed_alone(&suspicion, 10, 20, true));
+    assert_false(suspicion_crashed_alone(&suspicion, 10, 20, SUSPICION_WORKER_WORKED));
     suspicion_passed(&suspicion, 20);
     assert_int_equal(suspicion.crashes, 0);
     assert_int_equal(suspicion.evidence, 0);
@@ -51,7 +51,7 @@ static void progress_inside_the_range_narrows_it_and_takes_evidence_back(void **
     struct suspicion suspicion = {0};
     suspicion_crashed(&suspicion, 10, 20);
     suspicion_crashed(&suspicion, 10, 20);
-    assert_false(suspicion_crashed_alone(&suspicion, 10, 20, true));
+    assert_false(suspicion_crashed_alone(&suspicion, 10, 20, SUSPICION_WORKER_WORKED));
     suspicion_passed(&suspicion, 10); /* on the way to it: nothing new */
     assert_int_equal(suspicion.evidence, SUSPICION_EVIDENCE_STRONG);
     suspicion_passed(&suspicion, 15);
@@ -68,19 +68,19 @@ static void a_crash_on_the_way_to_the_range_changes_nothing(void **state)
     struct suspicion suspicion = {0};
     suspicion_crashed(&suspicion, 10, 20);
     suspicion_crashed(&suspicion, 10, 20);
-    assert_false(suspicion_crashed_alone(&suspicion, 10, 20, true));
+    assert_false(suspicion_crashed_alone(&suspicion, 10, 20, SUSPICION_WORKER_WORKED));
     const struct suspicion before = suspicion;
     suspicion_crashed(&suspicion, 0, 10);
     assert_memory_equal(&suspicion, &before, sizeof before);
 }
 
-static uint32_t trials_until_verdict(bool worker_had_worked)
+static uint32_t trials_until_verdict(enum suspicion_worker worker)
 {
     struct suspicion suspicion = {0};
     suspicion_crashed(&suspicion, 5, 6);
     suspicion_crashed(&suspicion, 5, 6);
     for (uint32_t trials = 1; trials < 100; trials++) {
-        if (suspicion_crashed_alone(&suspicion, 5, 6, worker_had_worked))
+        if (suspicion_crashed_alone(&suspicion, 5, 6, worker))
             return trials;
     }
     return 100;
@@ -89,8 +89,9 @@ static uint32_t trials_until_verdict(bool worker_had_worked)
 static void a_verdict_takes_five_deaths_alone_or_ten_of_workers_that_did_nothing_else(void **state)
 {
     (void)state;
-    assert_int_equal(trials_until_verdict(true), 5);
-    assert_int_equal(trials_until_verdict(false), 10);
+    assert_int_equal(trials_until_verdict(SUSPICION_WORKER_WORKED), 5);
+    assert_int_equal(trials_until_verdict(SUSPICION_WORKER_UNKNOWN), 10);
+    assert_int_equal(trials_until_verdict(SUSPICION_WORKER_DOUBTFUL), 46);
 }
 
 int main(void)
