@@ -1,6 +1,7 @@
 #include "kernels/rope_table.h"
 
 #include "common/check.h"
+#include "kernels/constants.h"
 
 #include <math.h>
 #include <string.h>
@@ -9,16 +10,9 @@
  * that every machine gets the same doubles. They are accurate to a few units of the last of 53
  * bits, and 24 are kept. */
 
-#define LN2            0x1.62e42fefa39efp-1
-#define LOG2_E         0x1.71547652b82fep+0
-#define TWO_OVER_PI    0x1.45f306dc9c883p-1
-#define HALF_PI_HIGH   0x1.921fb54442d18p+0
-#define HALF_PI_LOW    0x1.1a62633145c07p-54
-#define SQRT_HALF_BITS UINT64_C(0x3fe6a09e667f3bcd)
-#define ONE_BITS       UINT64_C(0x3ff0000000000000)
-#define MANTISSA_MASK  UINT64_C(0x000fffffffffffff)
-
-enum { EXPONENT_BIAS = 1023, MANTISSA_BITS = 52 };
+#define TWO_OVER_PI  0x1.45f306dc9c883p-1
+#define HALF_PI_HIGH 0x1.921fb54442d18p+0
+#define HALF_PI_LOW  0x1.1a62633145c07p-54
 
 /* 1/k!, even and odd ones alternate */
 static const double inverse_factorials[] = {

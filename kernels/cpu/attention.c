@@ -7,6 +7,7 @@
 #include "kernels/cpu/device.h"
 
 #include "common/check.h"
+#include "kernels/constants.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,8 +16,6 @@ enum {
     SPLIT_SEGMENTS_MIN = 512, /* row segments that the scratch memory holds at least */
     PARTIAL_FLOATS_MAX = ATTENTION_HEADS_TOGETHER * (HEAD_DIM_MAX + ATTENTION_GROUP_KEYS),
 };
-
-#define LOG2_E 0x1.71547652b82fep+0
 
 struct attention_job {
     const struct attention_args *args;

@@ -4,15 +4,11 @@
 #ifndef TANDEM_KERNELS_CPU_LOGARITHM_H
 #define TANDEM_KERNELS_CPU_LOGARITHM_H
 
+#include "kernels/constants.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-
-#define LOG_SQRT_HALF_BITS UINT64_C(0x3fe6a09e667f3bcd)
-#define LOG_ONE_BITS       UINT64_C(0x3ff0000000000000)
-#define LOG_MANTISSA_MASK  UINT64_C(0x000fffffffffffff)
-#define LOG_EXPONENT_BIAS  1023
-#define LOG_LN2            0x1.62e42fefa39efp-1
 
 /* 2/k for s^k */
 #define LOG_C3  0x1.5555555555555p-1
@@ -29,9 +25,9 @@ static inline double log_plain(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
-    uint64_t shifted = bits + (LOG_ONE_BITS - LOG_SQRT_HALF_BITS);
-    double e = (double)((int64_t)(shifted >> 52) - LOG_EXPONENT_BIAS);
-    uint64_t mantissa_bits = (shifted & LOG_MANTISSA_MASK) + LOG_SQRT_HALF_BITS;
+    uint64_t shifted = bits + (ONE_BITS - SQRT_HALF_BITS);
+    double e = (double)((int64_t)(shifted >> MANTISSA_BITS) - EXPONENT_BIAS);
+    uint64_t mantissa_bits = (shifted & MANTISSA_MASK) + SQRT_HALF_BITS;
     double m;
     memcpy(&m, &mantissa_bits, sizeof m);
     double f = m - 1.0;
@@ -46,7 +42,7 @@ static inline double log_plain(double x)
     p = fma(p, square, LOG_C5);
     p = fma(p, square, LOG_C3);
     p = fma(p * square, s, 2.0 * s);
-    return fma(e, LOG_LN2, p);
+    return fma(e, LN2, p);
 }
 
 #endif

@@ -87,13 +87,13 @@ ALWAYS_INLINE __m256d small_to_double(__m256i x)
 /* log_plain() of four numbers. */
 ALWAYS_INLINE __m256d log_vector(__m256d x)
 {
-    __m256i shifted = _mm256_add_epi64(
-        _mm256_castpd_si256(x), _mm256_set1_epi64x((long long)(LOG_ONE_BITS - LOG_SQRT_HALF_BITS)));
-    __m256d e = _mm256_sub_pd(small_to_double(_mm256_srli_epi64(shifted, 52)),
-                              _mm256_set1_pd(LOG_EXPONENT_BIAS));
-    __m256i mantissa = _mm256_and_si256(shifted, _mm256_set1_epi64x((long long)LOG_MANTISSA_MASK));
+    __m256i shifted = _mm256_add_epi64(_mm256_castpd_si256(x),
+                                       _mm256_set1_epi64x((long long)(ONE_BITS - SQRT_HALF_BITS)));
+    __m256d e = _mm256_sub_pd(small_to_double(_mm256_srli_epi64(shifted, MANTISSA_BITS)),
+                              _mm256_set1_pd(EXPONENT_BIAS));
+    __m256i mantissa = _mm256_and_si256(shifted, _mm256_set1_epi64x((long long)MANTISSA_MASK));
     __m256d m = _mm256_castsi256_pd(
-        _mm256_add_epi64(mantissa, _mm256_set1_epi64x((long long)LOG_SQRT_HALF_BITS)));
+        _mm256_add_epi64(mantissa, _mm256_set1_epi64x((long long)SQRT_HALF_BITS)));
     const __m256d one = _mm256_set1_pd(1.0);
     __m256d s = _mm256_div_pd(_mm256_sub_pd(m, one), _mm256_add_pd(m, one));
     __m256d square = _mm256_mul_pd(s, s);
@@ -106,7 +106,7 @@ ALWAYS_INLINE __m256d log_vector(__m256d x)
     p = _mm256_fmadd_pd(p, square, _mm256_set1_pd(LOG_C5));
     p = _mm256_fmadd_pd(p, square, _mm256_set1_pd(LOG_C3));
     p = _mm256_fmadd_pd(_mm256_mul_pd(p, square), s, _mm256_add_pd(s, s));
-    return _mm256_fmadd_pd(e, _mm256_set1_pd(LOG_LN2), p);
+    return _mm256_fmadd_pd(e, _mm256_set1_pd(LN2), p);
 }
 
 /* philox() for four consecutive first counters, one per 64-bit lane; words in the low halves. */
