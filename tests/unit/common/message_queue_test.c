@@ -1,5 +1,7 @@
 #include "common/message_queue.h"
 
+#include "common/clock.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -81,6 +83,30 @@ static void many_producers_keep_their_own_order(void **state)
     message_queue_free(&queue);
 }
 
+/* The reader sleeps whenever the queue is empty: a lost wake would keep it there. */
+static void no_wake_is_lost(void **state)
+{
+    (void)state;
+    struct event_loop loop;
+    struct message_queue queue;
+    assert_int_equal(event_loop_open(&loop), STATUS_OK);
+    assert_int_equal(message_queue_init(&queue, 64, sizeof(struct item), &loop), STATUS_OK);
+    struct producer producer = {&queue, 0};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, produce, &producer), 0);
+    uint64_t end_ns = clock_now_ns() + 60 * NS_PER_S;
+    for (uint32_t taken = 0; taken < ITEMS;) {
+        assert_int_equal(event_loop_wait(&loop, end_ns), STATUS_OK);
+        assert_true(clock_now_ns() < end_ns);
+        struct item item;
+        while (message_queue_pop(&queue, &item))
+            taken++;
+    }
+    pthread_join(thread, NULL);
+    message_queue_free(&queue);
+    event_loop_close(&loop);
+}
+
 static void a_zeroed_queue_may_be_freed(void **state)
 {
     (void)state;
@@ -93,6 +119,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_in_first_out_until_full),
         cmocka_unit_test(many_producers_keep_their_own_order),
+        cmocka_unit_test(no_wake_is_lost),
         cmocka_unit_test(a_zeroed_queue_may_be_freed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,6 +44,7 @@ static void start_time_is_that_of_the_process(void **state)
     assert_int_equal(process_start_time(getpid(), &own), STATUS_OK);
     assert_int_equal(process_start_time(getpid(), &again), STATUS_OK);
     assert_int_equal(own, again);
+    assert_true(own > 0);
     pid_t child = start_child();
     assert_int_equal(process_start_time(child, &of_child), STATUS_OK);
     assert_true(of_child >= own);
