@@ -86,7 +86,7 @@ build_programs() {
     [ ! -e "$build" ] && [ ! -w "$tree" ] &&
         fail $EXIT_PERMISSION "cannot write to $tree: give it to $(id -un) or work in a copy of your own."
     if [ ! -f "$build/build.ninja" ]; then
-        need_space "$tree" 200 "the build"
+        need_space "$build" 200 "the build"
         step "configuring" cmake -S "$tree" --preset release -DTANDEM_TESTS=OFF
     fi
     [ -x "$build/bin/tandem" ] || echo "building (about a minute)"
