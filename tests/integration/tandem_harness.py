@@ -157,16 +157,16 @@ class Client:
     def submit(self, identifier, **fields):
         return self.ask(type="submit", id=identifier, **fields)
 
-    def follow(self, identifier, answer=None, seconds=120):
-        """Polls until the end; returns the Answer."""
+    def follow(self, identifier, answer=None, seconds=120, enough=None, **poll):
+        """Polls until the end, or until there are `enough` tokens; returns the Answer. `poll`: more fields of next."""
         answer = answer or Answer()
         end = time.monotonic() + seconds * PATIENCE
-        while answer.finish is None:
+        while answer.finish is None and (enough is None or len(answer.tokens) < enough):
             if time.monotonic() >= end:
                 raise AssertionError(f"{identifier} has no end after {seconds} s: "
                                      f"{len(answer.tokens)} tokens")
             output = self.ask(type="next", id=identifier, from_token=len(answer.tokens),
-                              from_byte=len(answer.text), max_wait_ms=2000)
+                              from_byte=len(answer.text), max_wait_ms=2000, **poll)
             answer.polls += 1
             if output["type"] != "output":
                 raise AssertionError(f"{identifier}: {output}")
