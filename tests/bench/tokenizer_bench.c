@@ -1,7 +1,8 @@
 /* Speed of the tokenizer and the detokenizer on one core.
  * usage: tokenizer_bench [MODEL.gguf [NAME=TEXT-FILE]...]
- * The model is by default $TANDEM_MODEL or the one in ~/.cache/tandem. Without text files it takes
- * English and code from this repository and a Chinese text of its own. Figures are medians. */
+ * The model is by default $TANDEM_TEST_MODEL or the one in ~/.cache/tandem. Without text files it
+ * takes English and code from this repository and a Chinese text of its own. Figures are medians.
+ */
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/random.h"
@@ -205,7 +206,7 @@ int main(int argument_count, char **arguments)
     bench.tokens.capacity = TEXT_BYTES_MAX;
     bench.tokens.tokens = malloc(TEXT_BYTES_MAX * sizeof(uint32_t));
     CHECK(bench.text != NULL && bench.tokens.tokens != NULL);
-    if (!open_model(&bench, argument_count > 1 ? arguments[1] : getenv("TANDEM_MODEL")))
+    if (!open_model(&bench, argument_count > 1 ? arguments[1] : getenv("TANDEM_TEST_MODEL")))
         return EXIT_FAILURE;
     for (int i = 2; i < argument_count; i++) {
         const char *equals = strchr(arguments[i], '=');

@@ -1,5 +1,5 @@
 /* Tokenizes every case of tokenizer.golden with the default model and compares with the committed
- * answers. usage: tokenizer_golden_test TOKENIZER.golden The model is $TANDEM_MODEL or
+ * answers. usage: tokenizer_golden_test TOKENIZER.golden The model is $TANDEM_TEST_MODEL or
  * ~/.cache/tandem/SmolLM2-135M-Instruct.Q4_1.gguf; without it the test fails. */
 #include "coordinator/tokenizer/tokenizer.h"
 
@@ -221,7 +221,7 @@ static void run_line(struct golden *golden, char *line)
 static bool open_model(struct golden *golden)
 {
     char path[4096];
-    const char *named = getenv("TANDEM_MODEL"), *home = getenv("HOME");
+    const char *named = getenv("TANDEM_TEST_MODEL"), *home = getenv("HOME");
     (void)snprintf(path, sizeof path, "%s%s",
                    named != NULL  ? named
                    : home != NULL ? home
@@ -236,10 +236,11 @@ static bool open_model(struct golden *golden)
     gguf_close(gguf);
     if (status == STATUS_OK)
         return true;
-    (void)fprintf(stderr,
-                  "the default model is needed (set TANDEM_MODEL, or run deploy/test.sh, which "
-                  "fetches it): %s: %s\n",
-                  path, reason.storage);
+    (void)fprintf(
+        stderr,
+        "the default model is needed (set TANDEM_TEST_MODEL, or run deploy/test.sh, which "
+        "fetches it): %s: %s\n",
+        path, reason.storage);
     return false;
 }
 
