@@ -168,14 +168,16 @@ static void nothing_of_an_old_epoch_reaches_the_next(void **state)
     static struct plan plan;
     plan = (struct plan){.epoch = 2, .step = 1, .row_count = 1, .rows = {{0, 1, 0, 1, 0}}};
     assert_int_equal(worker_port_send(fixture.port, 2, &plan), STATUS_OK);
+    report = (struct worker_report){.type = WORKER_READY};
+    report.ready.epoch = 2;
+    send_report(old_worker, &report);
+    usleep(100000); /* it is queued here, and nobody has looked at it when the epoch ends */
     worker_port_fence(fixture.port, 2);
     end_epoch(2, NULL);
 
     struct epoch_link link = start_epoch(3);
     assert_string_not_equal(link.url, old_url);
     nng_socket worker = dial(link.url);
-    report = (struct worker_report){.type = WORKER_READY};
-    report.ready.epoch = 2;
     send_report(old_worker, &report); /* a zombie speaks into a socket that nobody reads */
     struct worker_event event;
     assert_false(wait_event(&event, 100));
