@@ -52,7 +52,7 @@ class Copy:
         self.tree, self.build = os.path.join(folder, "tree"), os.path.join(folder, "build")
         os.makedirs(self.tree, exist_ok=True)
         copy_tree(self.tree)
-        subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja",
+        subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DTANDEM_CUDA=OFF",
                         "-DCMAKE_BUILD_TYPE=Release"], check=True, stdout=subprocess.DEVNULL)
         self.commands = self.read_commands()
 
