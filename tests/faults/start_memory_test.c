@@ -94,8 +94,10 @@ static enum status order_text(struct tokenizer_pool *pool, const struct core_tok
     }
     assert_int_equal(text.ticket, order->ticket);
     assert_true((text.status == STATUS_OK) == (text.ids != NULL && text.count > 0));
-    if (text.status != STATUS_OK)
+    if (text.status != STATUS_OK) {
+        assert_true(text.why.text.length > 0); /* the client reads it */
         text_set(why, "%s", text.why.storage);
+    }
     free(text.ids);
     return text.status;
 }
