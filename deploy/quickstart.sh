@@ -149,15 +149,15 @@ stop_services() {
 }
 
 hints() {
-    local where= worker
-    worker=$(cut -d' ' -f1 "$state/worker.service")
+    local where=
+    alive "$state/worker.service" || alive_pid=PID-OF-THE-WORKER
     [ -n "$run_dir_is_standard" ] || where=" --run-dir $run_dir"
     cat << END
 
 Both services go on running; logs are in $state.
   ask:     $build/bin/tandem chat$where "Tell me a story about a tandem."
   look:    $build/bin/tandem stats$where
-  break:   kill -9 $worker    (the worker, while it answers: nothing is lost, another one goes on)
+  break:   kill -9 $alive_pid    (the worker, while it answers: nothing is lost, another one goes on)
   stop:    $tree/deploy/quickstart.sh stop
 END
 }

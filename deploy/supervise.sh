@@ -36,6 +36,7 @@ while [ -z "$stopping" ]; do
     # The lock stays here: a service that outlives this script must not hold it.
     "$@" >> "$state/$name.log" 2>&1 8>&- < /dev/null &
     service=$!
+    [ -z "$stopping" ] || forward # it came before there was anybody to tell
     echo "$service $(start_time $service)" > "$state/$name.service"
     # `wait` also returns when a signal comes; then the service decides when it is over.
     until wait "$service"; code=$?; [ $code -le 128 ] || ! kill -0 "$service" 2> /dev/null; do :; done

@@ -66,7 +66,7 @@ class SuperviseTest(unittest.TestCase):
 
     def test_a_killed_service_comes_back(self):
         self.start(SERVICE)
-        self.until(lambda: self.started() == 1, "the first start")
+        self.until(lambda: self.started() == 1 and self.pid("service"), "the first start")
         first = self.pid("service")
         os.kill(first, signal.SIGKILL)
         self.until(lambda: self.started() == 2 and self.pid("service") != first, "the second start")

@@ -200,7 +200,7 @@ def check_mirror(root):
 
 # log_warn("event", ...), and with a level: log_line(LEVEL, "event", ...), outbox_log(outbox, LEVEL, "event", ...).
 LOG_CALL = re.compile(r"\blog_(?P<level>error|warn|info|debug)\s*\(\s*(?P<event>\"[^\"]*\"|[^\s,]+)"
-                      r"|\b(?:log_line|log_at|outbox_log)\s*\((?P<arguments>[^;]*)")
+                      r"|\b(?:log_line|log_at|outbox_log|write_line)\s*\((?P<arguments>[^;]*)")
 # They define these functions, or hand on the lines of the core.
 LOG_RELAYS = ("common/log.h", "common/log.c", "coordinator/outbox.h", "coordinator/outbox.c",
               "coordinator/service.c")
