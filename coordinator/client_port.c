@@ -20,6 +20,9 @@ enum {
     LISTENERS_MAX = 256,        /* each costs a descriptor: the old ones stay for their pipes */
     HANG_UPS_MAX = 1024,        /* hints not yet looked at; more are dropped */
     SMALL_ANSWER_BYTES = 16384, /* encoded on the stack and copied */
+    UNSENT_BYTES_MAX =
+        64 << 20, /* of answers that nobody reads; beyond it only small ones go out */
+    UNSENT_RETRY_MS = 1000,
     SEND_TIMEOUT_MS = 2000,
     SOCKET_MODE = 0660,
     /* Beyond the message a frame holds the request ids of the devices it came through. */
@@ -43,6 +46,7 @@ struct call {
     nng_ctx context;
     nng_aio *aio; /* one operation at a time */
     nng_pipe pipe;
+    size_t sending_bytes; /* of the answer under way */
 };
 
 struct client_port {
@@ -54,6 +58,7 @@ struct client_port {
     uint32_t listeners;
     atomic_uint idle;                 /* receiving */
     atomic_uint sending;              /* answers under way */
+    atomic_size_t sending_bytes;      /* and what they hold */
     struct message_queue completions; /* uint32_t: index of a call */
     struct message_queue hang_ups;    /* nng_pipe */
     nng_msg *borrowed;                /* frame of the last event */
@@ -87,6 +92,7 @@ static void call_completed(void *context)
         atomic_fetch_sub(&port->idle, 1);
     } else {
         atomic_fetch_sub(&port->sending, 1);
+        atomic_fetch_sub(&port->sending_bytes, call->sending_bytes);
         if (nng_aio_result(call->aio) == 0) {
             start_receive(call);
             return;
@@ -221,26 +227,52 @@ static void send_message(struct call *call, nng_msg *message)
     call->serial++; /* from here on the handle is void */
     atomic_store(&call->state, CALL_SENDING);
     atomic_fetch_add(&port->sending, 1);
+    call->sending_bytes = nng_msg_len(message);
+    atomic_fetch_add(&port->sending_bytes, call->sending_bytes);
     nng_aio_set_msg(call->aio, message);
     nng_aio_set_timeout(call->aio, SEND_TIMEOUT_MS);
     nng_ctx_send(call->context, call->aio);
 }
 
-static nng_msg *encode(const struct client_answer *answer)
+/* Clients that ask and do not read would otherwise decide how much memory their answers take. */
+static struct client_answer refusal_of_large(bool named)
+{
+    struct client_answer answer = {.type = CLIENT_ANSWER_ERROR, .named = named};
+    answer.error.code = ERROR_CODE_OVERLOADED;
+    answer.error.message = wire_text_of("too many large answers are not read yet; ask again later");
+    answer.error.has_retry_after_ms = true;
+    answer.error.retry_after_ms = UNSENT_RETRY_MS;
+    return answer;
+}
+
+static nng_msg *copy_of(const uint8_t *bytes, size_t length)
+{
+    nng_msg *message;
+    if (nng_msg_alloc(&message, length) != 0)
+        return NULL;
+    memcpy(nng_msg_body(message), bytes, length);
+    return message;
+}
+
+static nng_msg *encode(const struct client_port *port, const struct client_answer *answer)
 {
     uint8_t small[SMALL_ANSWER_BYTES];
     nng_msg *message = NULL;
     size_t bytes = 0;
-    bool is_small = client_answer_encode(answer, small, sizeof small, &bytes) == STATUS_OK;
-    if (!is_small && client_answer_encode(answer, NULL, 0, &bytes) != STATUS_OK)
+    if (client_answer_encode(answer, small, sizeof small, &bytes) == STATUS_OK)
+        return copy_of(small, bytes);
+    if (client_answer_encode(answer, NULL, 0, &bytes) != STATUS_OK)
         return NULL;
+    enum status status;
+    if (atomic_load(&port->sending_bytes) + bytes > UNSENT_BYTES_MAX) {
+        const struct client_answer refusal = refusal_of_large(answer->named);
+        status = client_answer_encode(&refusal, small, sizeof small, &bytes);
+        CHECK(status == STATUS_OK);
+        return copy_of(small, bytes);
+    }
     if (nng_msg_alloc(&message, bytes) != 0)
         return NULL;
-    if (is_small) {
-        memcpy(nng_msg_body(message), small, bytes);
-        return message;
-    }
-    enum status status = client_answer_encode(answer, nng_msg_body(message), bytes, &bytes);
+    status = client_answer_encode(answer, nng_msg_body(message), bytes, &bytes);
     CHECK(status == STATUS_OK && bytes == nng_msg_len(message));
     return message;
 }
@@ -249,7 +281,7 @@ static void answer_call(struct call *call, const struct client_answer *answer)
 {
     struct client_answer styled = *answer;
     styled.named = call->named;
-    nng_msg *message = encode(&styled);
+    nng_msg *message = encode(call->port, &styled);
     if (message != NULL) {
         send_message(call, message);
         return;
