@@ -251,7 +251,10 @@ static void expect_stream(struct world *world, const char *id, const char *promp
     if (output->finish.reason != FINISH_REASON_CANCELLED && !ended_overloaded(output)) {
         assert_int_not_equal(output->finish.reason, FINISH_REASON_ERROR);
         assert_int_equal(output->tokens.count, count);
+        assert_int_equal(output->text.length, count); /* a byte is a token */
     }
+    for (uint32_t i = 0; i < output->text.length; i++)
+        assert_int_equal((uint8_t)answer->text[i], expected[i]);
     assert_true(output->tokens.count <= count);
     assert_memory_equal(answer->tokens, expected, output->tokens.count * sizeof *expected);
 }
