@@ -278,7 +278,8 @@ static void note_computed(struct core *core, const struct flight *flight)
         if (request == NULL)
             continue;
         suspicion_passed(&request->suspicion, row->first + row->count);
-        request->refusals = 0;
+        if (row->first + row->count > request->refused_at)
+            request->refusals = 0; /* not on the way back to the place where it was refused */
         bool is_its_slot =
             request->slot == row->slot && core->slots.rows[row->slot].generation == row->generation;
         if (is_its_slot)
@@ -342,8 +343,13 @@ static void count_refusal(struct core *core, const struct worker_refused *refuse
     if (!refused->has_row || flight == NULL || refused->step != flight->step ||
         refused->row >= flight->row_count)
         return;
-    struct request *request = live_request(core, flight->rows[refused->row].request);
-    if (request == NULL || ++request->refusals < REFUSALS_MAX)
+    const struct flight_row *row = &flight->rows[refused->row];
+    struct request *request = live_request(core, row->request);
+    if (request == NULL)
+        return;
+    if (row->first > request->refused_at)
+        request->refused_at = row->first;
+    if (++request->refusals < REFUSALS_MAX)
         return;
     core_finish(core, request,
                 &(struct core_end_cause){FINISH_REASON_ERROR, ERROR_CODE_INTERNAL,

@@ -58,7 +58,8 @@ struct request {
     uint32_t planned;    /* first position that no plan of this generation covers */
     uint32_t computed;   /* positions of this generation that were answered */
     uint32_t reached;    /* highest position ever planned + 1: what lies below is recomputed */
-    uint32_t refusals;   /* plans refused for its row since its last answered row */
+    uint32_t refusals;   /* plans refused for its row since it got further than ever before */
+    uint32_t refused_at; /* highest first position of a refused row */
     uint32_t first_call; /* waiting client calls */
     struct suspicion suspicion;
     struct request *next_woken;

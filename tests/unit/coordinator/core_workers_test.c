@@ -354,6 +354,22 @@ static void refusals_with_progress_between_or_without_blame_fail_nobody(void **s
     assert_undisturbed("a", "hello", 20);
 }
 
+/* A worker that refuses the second chunk computes the first one each time: no progress. */
+static void three_refusals_of_a_later_chunk_fail_the_request_too(void **state)
+{
+    (void)state;
+    engine.config.prefill_chunk = 4;
+    engine_start(&engine);
+    engine_attach(&engine);
+    submit("blamed", "hello world", 5);
+    for (int i = 0; i < 3; i++) {
+        engine_step(&engine);
+        refuse_plan(true);
+        engine_attach(&engine);
+    }
+    assert_int_equal(finish_of("blamed")->error.code, ERROR_CODE_INTERNAL);
+}
+
 static void a_numeric_error_ends_that_request_alone(void **state)
 {
     (void)state;
@@ -611,6 +627,7 @@ int main(void)
         CASE(a_frame_that_is_none_ends_the_epoch),
         CASE(three_refusals_in_a_row_fail_the_request_and_no_other),
         CASE(refusals_with_progress_between_or_without_blame_fail_nobody),
+        CASE(three_refusals_of_a_later_chunk_fail_the_request_too),
         CASE(a_numeric_error_ends_that_request_alone),
         CASE(fatal_ends_the_epoch),
         CASE(a_standby_takes_over_at_once),
