@@ -426,7 +426,7 @@ static enum status find_action(struct reader *reader, int argc, char *const *arg
 
 static enum status read_command(struct reader *reader, int argc, char *const *argv)
 {
-    struct argument argument;
+    struct argument argument = {0};
     enum status status = STATUS_OK;
     for (int at = 1; at < argc && status == STATUS_OK; at += argument.used) {
         status = parse_argument(reader, argc, argv, at, &argument);
