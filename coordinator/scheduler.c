@@ -343,6 +343,8 @@ static struct request *find_trial(const struct scheduler *scheduler)
 static void add_trial(struct scheduler *scheduler, struct draft *draft, struct request *request)
 {
     struct wish wish = wish_of(request);
+    if (wish.count > SCHEDULER_TRIAL_TOKENS)
+        wish.count = SCHEDULER_TRIAL_TOKENS;
     if (goes_alone(scheduler, request, &wish))
         add_decode_row(scheduler, draft, request, wish);
     else

@@ -20,7 +20,12 @@
 #include "coordinator/slots.h"
 #include "proto/plan.h"
 
-enum { SCHEDULER_TRIAL_INTERVAL_STEPS = 4 };
+enum {
+    SCHEDULER_TRIAL_INTERVAL_STEPS = 4,
+    /* Of one trial: it is short, so that few are hit by a death of another cause, and what it gets
+     * through takes the evidence back. */
+    SCHEDULER_TRIAL_TOKENS = 32,
+};
 
 struct scheduler {
     struct requests *requests; /* borrowed, as the next two */

@@ -4,7 +4,8 @@ before. Also: death at every fault point, processes that are stopped, orderly en
 a loop.
 
 usage: kill_test.py [--kills N] [--streams N] [--model NAME] [--pause SECONDS] [--seed N] [unittest arguments]
-NAME is one of the small models, or the path of a GGUF without its ending."""
+NAME is one of the small models, or the path of a GGUF without its ending. SECONDS: between an attachment and its kill,
+about; some steps long, since whose every first step dies may be overtaken in the end (coordinator/suspicion.h)."""
 import argparse
 import os
 import random
@@ -192,7 +193,8 @@ class Kill(TandemTest):
         latest = records[0]
         for record in records[1:]:
             self.assertLessEqual(latest.first_token_after(), record.first_token_before(),
-                                 f"first token of {record.number} came before that of {latest.number}")
+                                 f"first token of {record.number} came before that of {latest.number}: "
+                                 f"{record.finish}, {latest.finish}")
             if record.first_token_after() > latest.first_token_after():
                 latest = record
 
@@ -220,8 +222,8 @@ class Kill(TandemTest):
     def assert_vanished_client_is_noticed(self):
         """A parked poll ends with its connection, and a request that nobody asks for is cancelled."""
         client, other = self.system.client(), self.system.client()
-        client.submit("vanishes", prompt="a", max_tokens=3000, ignore_eos=True, temperature=0.5, seed=1)
-        poll = sp_wire.msgpack.packb({"type": "next", "id": "vanishes", "hold_tokens": 3000, "max_wait_ms": 20000})
+        client.submit("vanishes", prompt="a", max_tokens=1500, ignore_eos=True, temperature=0.5, seed=1)
+        poll = sp_wire.msgpack.packb({"type": "next", "id": "vanishes", "hold_tokens": 1500, "max_wait_ms": 20000})
         sp_wire.send_frame(client.requester.connection, struct.pack(">I", sp_wire.TOP_BIT) + poll)
         wait_for(lambda: other.ask(type="stats")["polls_parked"] == 1, 5, "a parked poll")
         client.close()  # as the kernel does for a killed client
@@ -236,7 +238,7 @@ class Kill(TandemTest):
     def test_random_kills(self):
         self.start(waiting=2)
         calm = Traffic(self.system, self.expected, self.streams, "calm-traffic")
-        wait_for(lambda: calm.done() >= 300 or calm.failures, 120, "traffic without kills")
+        wait_for(lambda: calm.done() >= 8 * self.streams or calm.failures, 120, "traffic without kills")
         self.assert_order(calm.stop())
         self.assert_balanced()
         before = self.resources()
@@ -244,7 +246,8 @@ class Kill(TandemTest):
         started = time.monotonic()
         for _ in range(settings.kills):
             active = self.workers.active()
-            time.sleep(min(self.chance.expovariate(1 / settings.pause), settings.pause * 10) * PATIENCE)
+            time.sleep((settings.pause / 3 + min(self.chance.expovariate(1 / settings.pause), settings.pause * 10)) *
+                       PATIENCE)
             if self.chance.random() < 0.1:
                 self.workers.kill(self.workers.standby())
             self.workers.kill(active)

@@ -422,6 +422,20 @@ static void three_deaths_alone_let_the_others_pass(void **state)
     assert_row(0, young, 0, 3, PLAN_ROW_SAMPLE);
 }
 
+static void a_trial_is_short(void **state)
+{
+    (void)state;
+    open_engine(64, 200, 200);
+    struct request *suspect = enqueue(SCHEDULER_TRIAL_TOKENS + 4, 9);
+    suspicion_crashed(&suspect->suspicion, 0, SCHEDULER_TRIAL_TOKENS + 4);
+    suspicion_crashed(&suspect->suspicion, 0, SCHEDULER_TRIAL_TOKENS + 4);
+    assert_int_equal(build(), 1);
+    assert_row(0, suspect, 0, SCHEDULER_TRIAL_TOKENS, 0);
+    answer();
+    assert_int_equal(build(), 1);
+    assert_row(0, suspect, SCHEDULER_TRIAL_TOKENS, 4, PLAN_ROW_SAMPLE);
+}
+
 /* The token that comes home after a preemption is one more than the blocks of the second start
  * cover. */
 static void tokens_accepted_after_readmission_get_their_block(void **state)
@@ -474,6 +488,7 @@ int main(void)
         CASE(nobody_gets_a_first_token_before_a_suspect_that_has_none),
         CASE(a_suspect_for_which_others_wait_is_tried_first),
         CASE(three_deaths_alone_let_the_others_pass),
+        CASE(a_trial_is_short),
         CASE(tokens_accepted_after_readmission_get_their_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
