@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,9 +33,11 @@ static int open_fixture(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) {
         children[i] = fork();
-        if (children[i] == 0)
+        if (children[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves nobody behind */
             for (;;)
                 pause();
+        }
     }
     assert_non_null(mkdtemp(fixture.directory.path));
     assert_int_equal(event_loop_open(&fixture.loop), STATUS_OK);
