@@ -52,7 +52,8 @@ ACCEPTED = [
 
 
 class GeometryTest(PlantedTree):
-    def test_each_copy_is_found(self):
+    # S8: the article's constants stood in two files, and drift between them is silent corruption.
+    def test_s8_each_copy_is_found(self):
         for rule, code in VIOLATIONS:
             self.plant({geometry.HOME: HOME, "worker/a.c": code + "\n"})
             self.assertEqual(self.rules(geometry.check), [rule], code)

@@ -1,6 +1,7 @@
 /* Options of the coordinator that depend on each other, and the users that may attach a worker. */
 #include "coordinator/config.h"
 
+#include "common/geometry.h"
 #include "proto/limits.h"
 
 #include <setjmp.h>
@@ -44,6 +45,23 @@ static void the_defaults_are_those_of_the_documents(void **state)
     assert_int_equal(config.kept_ms, 120000);
     assert_int_equal(config.orphan_ms, 30000);
     assert_int_equal(config.drain_timeout_ms, 30000);
+}
+
+/* S7: with two slots the article's system could use a sixteenth of its pool; here the default has
+ * enough of them to fill it: 32 sequences of 2,048 tokens. */
+static void s7_the_default_slots_can_fill_the_default_pool(void **state)
+{
+    (void)state;
+    const struct kv_geometry article = {.layers = 16,
+                                        .kv_heads = 8,
+                                        .head_dim = 64,
+                                        .block_tokens = 16,
+                                        .type = KV_TYPE_F16,
+                                        .order = KV_ORDER_CPU};
+    struct coordinator_config config = defaults();
+    uint64_t positions =
+        kv_pool_positions(&article, kv_pool_blocks(&article, config.kv_pool_bytes));
+    assert_true(config.slots * UINT64_C(2048) >= positions);
 }
 
 static void options_that_do_not_go_together_are_refused(void **state)
@@ -104,6 +122,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_defaults_are_those_of_the_documents),
+        cmocka_unit_test(s7_the_default_slots_can_fill_the_default_pool),
         cmocka_unit_test(options_that_do_not_go_together_are_refused),
         cmocka_unit_test(workers_are_our_own_user_or_those_that_are_named),
         cmocka_unit_test(users_that_do_not_exist_are_refused),

@@ -87,7 +87,9 @@ static void write_row(uint32_t first, uint32_t count)
     plan_writer_row(&writer, &slots, &request, &row);
 }
 
-static void a_new_generation_writes_parameters_tokens_and_blocks(void **state)
+/* S19: the article's kernel took pool, table, lengths and active slots together; here a plan names
+ * slots and positions, and the segment has the table and the tokens that they mean. */
+static void s19_a_new_generation_writes_parameters_tokens_and_blocks(void **state)
 {
     (void)state;
     write_row(0, 20);
@@ -167,7 +169,7 @@ int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(a_new_generation_writes_parameters_tokens_and_blocks),
+        CASE(s19_a_new_generation_writes_parameters_tokens_and_blocks),
         CASE(s17_a_step_writes_only_what_is_new),
         CASE(another_generation_or_epoch_writes_everything_again),
         CASE(the_step_is_published_last),
