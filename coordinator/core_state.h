@@ -1,6 +1,7 @@
-/* Inside of the core, for coordinator/core*.c alone. core_frame.c: life, the frame of an event,
- * time, the end of a request. core_clients.c: events of clients, waiting calls. core_submit.c: how
- * a request comes to be. core_workers.c: events of workers. core_report.c: figures. */
+/* Inside of the core, for coordinator/core*.c and the tests that judge it. core_frame.c: life, the
+ * frame of an event, time, the end of a request. core_clients.c: events of clients, waiting calls.
+ * core_submit.c: how a request comes to be. core_workers.c: events of workers. core_report.c:
+ * figures. */
 #ifndef TANDEM_COORDINATOR_CORE_STATE_H
 #define TANDEM_COORDINATOR_CORE_STATE_H
 

@@ -2,11 +2,11 @@
 
 #include "common/check.h"
 #include "common/duration.h"
+#include "coordinator/core_state.h"
+#include "sim/transitions.h"
 
 #include <stdio.h>
 #include <string.h>
-
-enum { POISON = '!' };
 
 /* ---- Calls ---- */
 
@@ -44,6 +44,7 @@ static void close_call(struct simulation *sim, struct sim_call *call)
 
 static void send(struct simulation *sim, uint64_t handle, const struct client_request *request)
 {
+    sim->may_shed = sim->core->calls.count == sim->core->calls.capacity;
     core_client_request(sim->core, handle, request, handle, sim->now_ns);
     simulation_collect(sim);
 }
@@ -113,13 +114,34 @@ static void write_submit(struct simulation *sim, struct sim_subject *subject, ui
     submit->detach = simulation_chance(sim, 8);
 }
 
+/* Ids that no model has; a text longer than texts may be. True: it can only be refused. */
+static bool spoil_submit(struct simulation *sim, struct sim_subject *subject)
+{
+    struct client_submit *submit = &subject->submit;
+    struct reference_spec *spec = &subject->spec;
+    if (submit->has_prompt && submit->prompt.length > sim->config.prompt_bytes)
+        return true;
+    if (!simulation_chance(sim, 40))
+        return false;
+    if (submit->has_ids)
+        spec->prompt[simulation_below(sim, spec->prompt_tokens)] = LETTERS_TOKENS;
+    else
+        subject->stop_tokens[0] = UINT32_MAX;
+    submit->stop_token_ids = wire_tokens_of(subject->stop_tokens, submit->has_prompt);
+    return true;
+}
+
 static uint32_t make_subject(struct simulation *sim)
 {
     uint32_t index = sim->subject_count++;
     struct sim_subject *subject = &sim->subjects[index];
     *subject = (struct sim_subject){.submitted_ns = sim->now_ns, .touched_ns = sim->now_ns};
     snprintf(subject->id, sizeof subject->id, "r%u", index);
-    uint32_t longest = simulation_chance(sim, 8) ? REFERENCE_TOKENS : 24;
+    const struct segment_extents *extents = &sim->config.extents;
+    uint64_t room = extents->pool_blocks / extents->geometry.layers;
+    room = kv_positions(&extents->geometry, room);
+    uint32_t fitting = room < extents->context ? (uint32_t)room : extents->context;
+    uint32_t longest = simulation_chance(sim, 12) ? REFERENCE_TOKENS : (fitting + 3) / 3;
     struct reference_spec *spec = &subject->spec;
     spec->prompt_tokens = 1 + simulation_below(sim, longest);
     spec->seed = simulation_below(sim, 1000);
@@ -127,14 +149,19 @@ static uint32_t make_subject(struct simulation *sim)
     for (uint32_t i = 0; i < spec->prompt_tokens; i++)
         spec->prompt[i] = 'A' + simulation_below(sim, 26);
     if (subject->is_poison)
-        spec->prompt[simulation_below(sim, spec->prompt_tokens)] = POISON;
+        spec->prompt[simulation_below(sim, spec->prompt_tokens)] = SIM_POISON;
+    else if (sim->faults.has_disliked && simulation_chance(sim, 12))
+        spec->prompt[simulation_below(sim, spec->prompt_tokens)] = SIM_DISLIKED;
     for (uint32_t i = 0; i < spec->prompt_tokens; i++)
         subject->prompt_text[i] = (char)spec->prompt[i];
     choose_ends(sim, subject);
-    uint32_t max_tokens = simulation_chance(sim, 4) ? 0 : 1 + simulation_below(sim, 40);
+    uint32_t max_tokens = simulation_chance(sim, 4) ? 0 : 1 + simulation_below(sim, fitting);
+    if (max_tokens > 40)
+        max_tokens = 40;
     write_submit(sim, subject, max_tokens);
     subject->is_impossible =
-        !can_be_served(sim, spec->prompt_tokens, max_tokens, &spec->max_tokens);
+        !can_be_served(sim, spec->prompt_tokens, max_tokens, &spec->max_tokens) ||
+        spoil_submit(sim, subject);
     if (!subject->is_impossible)
         reference_run(spec, &sim->script, &subject->expected);
     return index;
@@ -183,17 +210,27 @@ static void poll(struct simulation *sim, uint32_t index, bool is_reading)
         request.next.from_token = simulation_below(sim, (uint32_t)subject->tokens + 1);
         request.next.from_byte = simulation_below(sim, (uint32_t)subject->bytes + 1);
     }
+    call->is_beyond = !is_reading && simulation_chance(sim, 8);
+    if (call->is_beyond)
+        request.next.from_token = subject->tokens + 1 + simulation_below(sim, REFERENCE_TOKENS);
     call->is_reading = is_reading;
     subject->is_reading = subject->is_reading || is_reading;
     call->from_token = request.next.from_token;
     call->from_byte = request.next.from_byte;
-    send(sim, call->handle, &request);
+    call->hold_tokens = request.next.hold_tokens;
+    call->due_ns = sim->now_ns + request.next.max_wait_ms * NS_PER_MS;
+    uint64_t handle = call->handle;
+    send(sim, handle, &request);
+    call = find_call(sim, handle);
+    if (call != NULL)
+        call->is_parked = true;
 }
 
 void simulation_read_on(struct simulation *sim, uint32_t index)
 {
     struct sim_subject *subject = &sim->subjects[index];
-    if (subject->is_known && !subject->is_ended && !subject->is_reading)
+    bool is_patient = !sim->is_healing || sim->call_count < sim->config.calls;
+    if (subject->is_known && !subject->is_ended && !subject->is_reading && is_patient)
         poll(sim, index, true);
 }
 
@@ -219,6 +256,22 @@ static void ask(struct simulation *sim, uint32_t index)
     send(sim, call->handle, &request);
 }
 
+/* Text of a subject to ids and back. */
+static void convert(struct simulation *sim, uint32_t index)
+{
+    struct sim_subject *subject = &sim->subjects[index];
+    bool is_text = simulation_chance(sim, 2);
+    struct client_request request = {.type = is_text ? CLIENT_TOKENIZE : CLIENT_DETOKENIZE};
+    struct sim_call *call = open_call(sim, request.type, index);
+    if (is_text) {
+        request.tokenize.has_prompt = true;
+        request.tokenize.prompt = wire_text_of(subject->prompt_text);
+    } else {
+        request.detokenize.ids = wire_tokens_of(subject->spec.prompt, subject->spec.prompt_tokens);
+    }
+    send(sim, call->handle, &request);
+}
+
 static void go_away(struct simulation *sim)
 {
     struct sim_call *call = &sim->calls[simulation_below(sim, SIM_CALLS)];
@@ -227,8 +280,10 @@ static void go_away(struct simulation *sim)
     if (call->handle == 0)
         return;
     uint64_t handle = call->handle;
-    touch(sim, &sim->subjects[call->subject]);
+    if (call->type != CLIENT_TOKENIZE)
+        touch(sim, &sim->subjects[call->subject]);
     close_call(sim, call);
+    transition_taken(TRANSITION_CALL_GONE);
     core_client_gone(sim->core, handle, sim->now_ns);
     simulation_collect(sim);
 }
@@ -248,18 +303,35 @@ void simulation_client_event(struct simulation *sim)
             poll(sim, index, false);
     } else if (draw < 84) {
         cancel(sim, index);
-    } else if (draw < 92) {
+    } else if (draw < 89) {
         ask(sim, index);
+    } else if (draw < 92) {
+        convert(sim, index);
     } else if (draw < 97) {
         go_away(sim);
     } else {
+        sim->may_shed = true;
         core_answer_oldest_poll(sim->core, sim->now_ns);
         simulation_collect(sim);
     }
 }
 
+/* Whether somebody still waits for the ids of an order. */
+static bool is_wanted(const struct simulation *sim, uint64_t ticket)
+{
+    const struct core *core = sim->core;
+    const struct order *order = &core->orders.rows[(uint32_t)ticket - 1];
+    CHECK(order->ticket == ticket);
+    if (order->request.index == REQUEST_NONE)
+        return calls_find(&core->calls, order->call_handle) != CALL_NONE;
+    const struct request *request = requests_named(&core->requests, order->request);
+    return request != NULL && request->state == REQUEST_STATE_TOKENIZING;
+}
+
 void simulation_answer_order(struct simulation *sim, bool well)
 {
+    static const enum status failures[] = {STATUS_OUT_OF_MEMORY, STATUS_INVALID,
+                                           STATUS_UNSUPPORTED};
     if (sim->order_count == 0)
         return;
     uint32_t chosen = simulation_below(sim, sim->order_count);
@@ -272,12 +344,15 @@ void simulation_answer_order(struct simulation *sim, bool well)
     struct core_tokenized answer = {.ticket = order.ticket};
     if (order.text.length > order.ids_max) {
         answer.status = STATUS_TOO_LARGE;
-    } else if (!well && simulation_chance(sim, sim->faults.memory)) {
-        answer.status = STATUS_OUT_OF_MEMORY;
+    } else if (!well && simulation_chance(sim, sim->faults.tokenizer)) {
+        answer.status = failures[simulation_below(sim, 3)];
     } else {
         answer.ids = ids;
         answer.id_count = order.text.length;
     }
+    transition_taken(!is_wanted(sim, order.ticket) ? TRANSITION_TOKENIZED_LATE
+                     : answer.status == STATUS_OK  ? TRANSITION_TOKENIZED
+                                                   : TRANSITION_TOKENIZED_FAILED);
     core_tokenized(sim->core, &answer, sim->now_ns);
     simulation_collect(sim);
 }
@@ -291,7 +366,9 @@ static void check_submit_error(const struct simulation *sim, const struct sim_ca
     bool is_refusal = code == ERROR_CODE_INVALID_REQUEST || code == ERROR_CODE_TOO_LARGE ||
                       code == ERROR_CODE_PROMPT_TOO_LONG;
     bool is_late = sim->now_ns >= subject->submitted_ns + subject->submit.deadline_ms * NS_PER_MS;
-    CHECK(code == ERROR_CODE_OVERLOADED || (is_refusal && subject->is_impossible) ||
+    bool may_fail = sim->faults.tokenizer > 0 && subject->submit.has_prompt &&
+                    (code == ERROR_CODE_INVALID_REQUEST || code == ERROR_CODE_UNSUPPORTED);
+    CHECK(code == ERROR_CODE_OVERLOADED || (is_refusal && subject->is_impossible) || may_fail ||
           (code == ERROR_CODE_IDEMPOTENCY_CONFLICT && call->is_conflict) ||
           (code == ERROR_CODE_DRAINING && sim->is_draining) ||
           (code == ERROR_CODE_CANCELLED && subject->was_cancelled) ||
@@ -304,6 +381,7 @@ static void take_submit_answer(struct simulation *sim, const struct sim_call *ca
     struct sim_subject *subject = &sim->subjects[call->subject];
     if (answer->type == CLIENT_ANSWER_ERROR) {
         check_submit_error(sim, call, answer->error.code);
+        transition_taken(transition_of_submit_error(answer->error.code));
         return;
     }
     CHECK(answer->type == CLIENT_ANSWER_ACCEPTED && !call->is_conflict);
@@ -312,6 +390,8 @@ static void take_submit_answer(struct simulation *sim, const struct sim_call *ca
     CHECK(accepted->seed == subject->spec.seed);
     CHECK(ended_early || (accepted->prompt_tokens == subject->spec.prompt_tokens &&
                           !subject->is_impossible)); /* known, ended before it had ids */
+    if (subject->is_known)
+        transition_taken(TRANSITION_SUBMIT_REPEATED);
     subject->is_known = true;
     touch(sim, subject);
 }
@@ -332,9 +412,9 @@ static bool may_end_so(const struct simulation *sim, const struct sim_subject *s
     case ERROR_CODE_OVERLOADED:
         return sim->faults.memory > 0;
     case ERROR_CODE_INTERNAL:
-        return sim->faults.refuse > 0;
-    case ERROR_CODE_POISONED:
-        return subject->is_poison;
+        return subject->refusals >= 3;
+    case ERROR_CODE_POISONED: /* five in a row; an innocent one may meet them by chance */
+        return subject->crashes_alone >= 5 && (subject->is_poison || sim->faults.kill > 0);
     default:
         return false;
     }
@@ -361,10 +441,22 @@ static void check_finish(struct simulation *sim, struct sim_subject *subject,
     CHECK(!subject->is_ended || subject->reason == finish->reason); /* one outcome, for good */
     if (!subject->is_ended)
         sim->finished++;
-    sim->poisoned += !subject->is_ended && finish->reason == FINISH_REASON_ERROR &&
-                     finish->error.code == ERROR_CODE_POISONED;
     subject->is_ended = true;
     subject->reason = finish->reason;
+}
+
+/* Why a poll was answered now. */
+static void judge_poll(const struct simulation *sim, const struct sim_call *call,
+                       const struct client_output *output)
+{
+    uint64_t wanted = call->hold_tokens > 0 ? call->hold_tokens : 1;
+    bool has_news = output->has_finish || output->tokens.count >= wanted;
+    bool is_due = sim->now_ns >= call->due_ns;
+    CHECK(has_news || is_due || sim->may_shed);
+    transition_taken(!call->is_parked ? TRANSITION_POLL_AT_ONCE
+                     : has_news       ? TRANSITION_POLL_NEWS
+                     : is_due         ? TRANSITION_POLL_EXPIRED
+                                      : TRANSITION_POLL_SHED);
 }
 
 static void take_output(struct simulation *sim, const struct sim_call *call,
@@ -373,6 +465,12 @@ static void take_output(struct simulation *sim, const struct sim_call *call,
     struct sim_subject *subject = &sim->subjects[call->subject];
     const struct reference *expected = &subject->expected;
     uint32_t tokens[REFERENCE_TOKENS];
+    if (call->type == CLIENT_NEXT) {
+        judge_poll(sim, call, output);
+        touch(sim, subject);
+    }
+    if (call->is_beyond && output->tokens.count == 0)
+        return;
     CHECK(call->type == CLIENT_CANCEL ||
           (output->from_token == call->from_token && output->from_byte == call->from_byte));
     CHECK(output->from_token + output->tokens.count <= expected->token_count);
@@ -385,8 +483,6 @@ static void take_output(struct simulation *sim, const struct sim_call *call,
                                               output->tokens.count * sizeof *tokens) == 0);
     CHECK(output->text.length == 0 ||
           memcmp(output->text.bytes, expected->text + output->from_byte, output->text.length) == 0);
-    if (call->type == CLIENT_NEXT)
-        touch(sim, subject);
     if (output->has_finish)
         check_finish(sim, subject, output);
     if (call->is_reading) {
@@ -399,6 +495,40 @@ static void take_not_found(struct simulation *sim, struct sim_subject *subject)
 {
     CHECK(!subject->is_known || may_be_forgotten(sim));
     subject->is_ended = subject->is_ended || subject->is_known;
+    transition_taken(TRANSITION_NOT_FOUND);
+}
+
+static void take_conversion(const struct simulation *sim, const struct sim_call *call,
+                            const struct client_answer *answer)
+{
+    const struct sim_subject *subject = &sim->subjects[call->subject];
+    const struct reference_spec *spec = &subject->spec;
+    uint32_t ids[REFERENCE_TOKENS];
+    if (answer->type == CLIENT_ANSWER_TOKENS) {
+        CHECK(answer->tokens.ids.count == strlen(subject->prompt_text));
+        wire_tokens_copy(&answer->tokens.ids, ids, REFERENCE_TOKENS);
+        for (uint32_t i = 0; i < answer->tokens.ids.count; i++)
+            CHECK(ids[i] == (uint8_t)subject->prompt_text[i]);
+    } else if (answer->type == CLIENT_ANSWER_TEXT) {
+        CHECK(answer->text.text.length == spec->prompt_tokens);
+        for (uint32_t i = 0; i < spec->prompt_tokens; i++)
+            CHECK((uint8_t)answer->text.text.bytes[i] == spec->prompt[i]);
+    } else {
+        CHECK(answer->type == CLIENT_ANSWER_ERROR);
+        bool may_fail = sim->faults.tokenizer > 0 || subject->is_impossible ||
+                        spec->prompt_tokens > sim->config.prompt_bytes;
+        CHECK(answer->error.code == ERROR_CODE_OVERLOADED || may_fail);
+    }
+}
+
+static void take_error(struct simulation *sim, const struct sim_call *call, enum error_code code)
+{
+    if (code == ERROR_CODE_NOT_FOUND) {
+        take_not_found(sim, &sim->subjects[call->subject]);
+        return;
+    }
+    CHECK(code == ERROR_CODE_INVALID_REQUEST && call->is_beyond);
+    transition_taken(TRANSITION_CURSOR_BEYOND);
 }
 
 void simulation_take_answer(struct simulation *sim, const struct core_answer *answer)
@@ -410,11 +540,12 @@ void simulation_take_answer(struct simulation *sim, const struct core_answer *an
     const struct client_answer *message = &answer->message;
     if (call.type == CLIENT_SUBMIT) {
         take_submit_answer(sim, &call, message);
+    } else if (call.type == CLIENT_TOKENIZE || call.type == CLIENT_DETOKENIZE) {
+        take_conversion(sim, &call, message);
     } else if (message->type == CLIENT_ANSWER_OUTPUT) {
         take_output(sim, &call, &message->output);
     } else if (message->type == CLIENT_ANSWER_ERROR) {
-        CHECK(message->error.code == ERROR_CODE_NOT_FOUND);
-        take_not_found(sim, &sim->subjects[call.subject]);
+        take_error(sim, &call, message->error.code);
     } else {
         CHECK(call.type >= CLIENT_STATUS && call.type <= CLIENT_MODELS);
     }
