@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Applies each mutant to a copy of the tree, builds the test that must notice, and expects it to fail.
 
-usage: run.py [--build DIRECTORY] [--list LIST] [--match TEXT]
+usage: run.py [--build DIRECTORY] [--list LIST] [--match TEXT] [--names]
   --build      where copy and build stay between runs (default build/mutants)
   --list       only mutants of this list, such as coordinator.txt
   --match      only mutants whose name contains this text
+  --names      tell which there are and which test has to notice each; nothing is run
 A mutant is caught when its test fails or the compiler refuses it; the unchanged copy must pass first.
 Exit 0: every mutant was caught.
 """
@@ -126,6 +127,7 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "mutants"))
     parser.add_argument("--list")
     parser.add_argument("--match", default="")
+    parser.add_argument("--names", action="store_true")
     arguments = parser.parse_args()
     mutants, troubles = mutant.read_all(os.path.join(ROOT, "tests", "mutants"))
     mutants = [m for m in mutants if arguments.list in (None, m.source)
@@ -133,6 +135,11 @@ def main():
     if troubles or not mutants:
         print("\n".join(troubles) or "no such mutant")
         return 1
+    if arguments.names:
+        for one in mutants:
+            print(f"{one.file:36} {one.name}  [{one.test}]")
+        print(f"{len(mutants)} mutants")
+        return 0
     copy = Copy(os.path.abspath(arguments.build))
     if not unchanged_passes(copy, {m.test for m in mutants}):
         return 1
