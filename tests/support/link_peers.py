@@ -153,10 +153,11 @@ class FakeCoordinator:
     def write(self, offset, form, *values):
         struct.pack_into("<" + form, self.memory, offset, *values)
 
-    def write_slot_row(self, slot, generation=1, prompt=20, limit=200, top_k=0, seed=1, temperature=0.0, top_p=1.0,
-                       min_p=0.0):
-        SLOT_ROW.pack_into(self.memory, self.offsets[1] + slot * SLOT_ROW.size, generation, prompt, limit, top_k, seed,
-                           temperature, top_p, min_p)
+    def write_slot_row(self, slot, **changes):
+        row = dict(generation=1, prompt=20, limit=200, top_k=0, seed=1, temperature=0.0, top_p=1.0, min_p=0.0)
+        assert set(changes) <= set(row), changes
+        row.update(changes)
+        SLOT_ROW.pack_into(self.memory, self.offsets[1] + slot * SLOT_ROW.size, *row.values())
 
     def write_tokens(self, slot, tokens, first=0):
         self.write(self.offsets[2] + 4 * (slot * self.extents["context"] + first), f"{len(tokens)}I", *tokens)
