@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/message_queue.h"
 #include "common/run_directory.h"
+#include "coordinator/hangup_sweep.h"
 #include "coordinator/listener_probe.h"
 
 #include <inttypes.h>
@@ -67,6 +68,7 @@ struct client_port {
     uint32_t crowded_at; /* free contexts when it was last told; no news, no second telling */
     bool short_told;     /* the log knows that contexts cannot be opened */
     struct listener_probe probe;
+    struct hangup_sweep sweep;
 };
 
 static uint64_t handle_of(const struct call *call)
@@ -405,6 +407,9 @@ uint32_t client_port_unsent(const struct client_port *port)
 
 enum status client_port_tick(struct client_port *port, uint64_t now_ns)
 {
+    uint32_t silenced = hangup_sweep_tick(&port->sweep, now_ns);
+    if (silenced > 0)
+        log_warn("hangups_silenced", "connections=%u", silenced);
     if (port->listeners == 0 || !listener_probe_tick(&port->probe, now_ns))
         return STATUS_OK;
     if (port->listeners == LISTENERS_MAX) {

@@ -1,4 +1,6 @@
 """Idle costs no processor time, and work leaves no memory behind."""
+import os
+import socket
 import time
 
 from tandem_harness import PATIENCE, Streams, TandemTest, main
@@ -45,6 +47,17 @@ class Idle(TandemTest):
         worker.wait_event("coordinator_lost")
         (waiting,) = self.cpu_of_idle_seconds((worker,))
         self.assertLessEqual(waiting, CPU_MS_MAX * PATIENCE)
+
+    def test_after_clients_that_hung_up_at_once(self):
+        """nng forgets such connections, and its poller would spin over them for ever."""
+        coordinator = self.system.start_coordinator()
+        for _ in range(30):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(os.path.join(self.system.run_dir, "client.ipc"))
+        coordinator.wait_event("hangups_silenced")
+        (cpu_ms,) = self.cpu_of_idle_seconds((coordinator,))
+        self.assertLessEqual(cpu_ms, CPU_MS_MAX * PATIENCE)
+        self.assertTrue(self.system.client().ask(type="health")["live"])
 
 
 if __name__ == "__main__":
