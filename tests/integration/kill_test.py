@@ -164,7 +164,7 @@ class Kill(TandemTest):
         self.streams = streams or settings.streams
         self.coordinator = self.system.start_coordinator(
             "--slots", str(min(self.streams, 24)), "--kept-requests", "200",
-            "--orphan-ms", str(int(ORPHAN_MS * PATIENCE)), *options)
+            "--orphan-ms", str(ORPHAN_MS), *options)
         self.workers = Workers(self.system, waiting)
         self.workers.active()
         self.expected = self.undisturbed()
