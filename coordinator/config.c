@@ -18,7 +18,7 @@
 #define DAY_MS (UINT64_C(86400) * 1000)
 
 static const struct option_choice KV_TYPES[] = {
-    {"f16", KV_TYPE_F16}, {"f32", KV_TYPE_F32}, {NULL, 0}};
+    {"f16", KV_TYPE_F16}, {"f32", KV_TYPE_F32}, {"bf16", KV_TYPE_BF16}, {NULL, 0}};
 
 static const struct option_choice LOG_LEVELS[] = {{"error", LOG_LEVEL_ERROR},
                                                   {"warn", LOG_LEVEL_WARN},

@@ -2,7 +2,8 @@
  *
  * Operations are ordered: each sees what the ones before it wrote. They return nothing: a device
  * that fails says so at the next download(), which waits for everything before it. The CPU backend
- * has finished an operation when it returns. No operation allocates. */
+ * has finished an operation when it returns. No operation allocates. A backend with whole steps
+ * (kernels/step.h) has memory and matrices only: its operations from `embed` to `hash` are NULL. */
 #ifndef TANDEM_KERNELS_BACKEND_H
 #define TANDEM_KERNELS_BACKEND_H
 
@@ -12,7 +13,7 @@
 
 #include <stdint.h>
 
-enum backend_kind { BACKEND_AUTO, BACKEND_CPU };
+enum backend_kind { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
 enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2 };
 
 struct backend_options {
@@ -22,12 +23,22 @@ struct backend_options {
     uint32_t threads; /* 0 = one per processor that this process may use */
 };
 
+/* How matrices that share their input are used together. */
+enum matrix_join_order {
+    MATRIX_JOIN_PLAIN, /* one matrix on its own */
+    MATRIX_JOIN_HEADS, /* q, k, v: heads of head_dim rows */
+    MATRIX_JOIN_PAIRS, /* gate, up: row i of one goes with row i of the other */
+};
+
+struct step_operations; /* kernels/step.h */
+
 struct backend {
     const struct backend_operations *operations;
-    uint32_t kind;     /* enum backend_kind, never AUTO */
-    uint32_t kv_order; /* enum kv_order that kv_write and attention expect */
-    const char *name;  /* for logs: "cpu-avx2" */
-    uint32_t threads;  /* that compute, the caller's included; 0 for a device */
+    const struct step_operations *steps; /* or NULL: steps are composed out of the operations */
+    uint32_t kind;                       /* enum backend_kind, never AUTO */
+    uint32_t kv_order;                   /* enum kv_order that kv_write and attention expect */
+    const char *name;                    /* for logs: "cpu-avx2" */
+    uint32_t threads;                    /* that compute, the caller's included; 0 for a device */
 };
 
 struct backend_operations {
@@ -52,6 +63,12 @@ struct backend_operations {
                                struct matrix **out_matrix) MUST_USE;
     void (*matrix_free)(struct backend *backend, struct matrix *matrix);
 
+    /* Tells once, after all were loaded, which matrices are multiplied with one input, so that a
+     * backend may lay them out as one. They stay separate for the caller, and are freed one by one.
+     * STATUS_OUT_OF_MEMORY; STATUS_UNSUPPORTED for a shape without a kernel. */
+    enum status (*matrix_join)(struct backend *backend, struct matrix *const *parts, uint32_t count,
+                               enum matrix_join_order order, uint32_t head_dim) MUST_USE;
+
     /* Sizes of memory that the caller provides. Attention: for steps of up to `rows` rows at up to
      * `context` positions. */
     uint64_t (*prepared_bytes)(struct backend *backend, uint32_t rows, uint32_t columns);
@@ -74,9 +91,9 @@ struct backend_operations {
     void (*close)(struct backend *backend);
 };
 
-/* Opens the backend that `options` ask for. STATUS_UNSUPPORTED (an instruction set that the
- * processor lacks), STATUS_OUT_OF_MEMORY or STATUS_SYSTEM, with the reason in `why`. Close with
- * backend_close(). */
+/* Opens the backend that `options` ask for; AUTO takes CUDA where a device is found and the CPU
+ * elsewhere. STATUS_UNSUPPORTED (no CUDA device, an instruction set that the processor lacks),
+ * STATUS_OUT_OF_MEMORY or STATUS_SYSTEM, with the reason in `why`. Close with backend_close(). */
 MUST_USE enum status backend_open(const struct backend_options *options,
                                   struct backend **out_backend, struct text *why);
 
@@ -84,7 +101,8 @@ MUST_USE enum status backend_open(const struct backend_options *options,
 void backend_close(struct backend *backend);
 
 /* Identity of the arithmetic for the attach protocol: "cpu-1-f16". Two workers with the same text
- * and the same model give the same bits. `kv_type` is an enum kv_type; static text. */
+ * and the same model give the same bits. `kv_type` is an enum kv_type; the text lives as long as
+ * the backend. */
 const char *backend_arithmetic(const struct backend *backend, uint32_t kv_type);
 
 #endif

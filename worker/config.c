@@ -9,10 +9,10 @@
 #define GIB (UINT64_C(1) << 30)
 
 static const struct option_choice KV_TYPES[] = {
-    {"f16", KV_TYPE_F16}, {"f32", KV_TYPE_F32}, {NULL, 0}};
+    {"f16", KV_TYPE_F16}, {"f32", KV_TYPE_F32}, {"bf16", KV_TYPE_BF16}, {NULL, 0}};
 
 static const struct option_choice BACKENDS[] = {
-    {"auto", BACKEND_AUTO}, {"cpu", BACKEND_CPU}, {NULL, 0}};
+    {"auto", BACKEND_AUTO}, {"cpu", BACKEND_CPU}, {"cuda", BACKEND_CUDA}, {NULL, 0}};
 
 static const struct option_choice CPU_ISAS[] = {
     {"auto", CPU_ISA_AUTO}, {"plain", CPU_ISA_PLAIN}, {"avx2", CPU_ISA_AVX2}, {NULL, 0}};
@@ -32,7 +32,7 @@ static const struct option OPTIONS[] = {
     {"model", OPTION_TEXT, FIELD(model), NULL, 0, 0, NULL,
      "GGUF file of the model, the same as the coordinator's"},
     {"backend", OPTION_CHOICE, FIELD(backend), "auto", 0, 0, BACKENDS,
-     "What computes"},
+     "What computes; auto: CUDA for a bf16 pool where a device is found, else the CPU"},
     {"cpu-isa", OPTION_CHOICE, FIELD(cpu_isa), "auto", 0, 0, CPU_ISAS,
      "Instruction set of the CPU backend; every one gives the same bits"},
     {"threads", OPTION_COUNT, FIELD(threads), "0", 0, 256, NULL,

@@ -274,6 +274,11 @@ void coordinator_port_spin(struct coordinator_port *port, uint64_t spin_ns)
     }
 }
 
+bool coordinator_port_waiting(const struct coordinator_port *port)
+{
+    return atomic_load(&port->waiting) > 0;
+}
+
 enum status coordinator_port_send(struct coordinator_port *port, const struct worker_report *report)
 {
     struct sender *sender = NULL;

@@ -35,6 +35,9 @@ MUST_USE enum status coordinator_port_next(struct coordinator_port *port,
 /* Looks for an order for at most `spin_ns` before the caller sleeps. */
 void coordinator_port_spin(struct coordinator_port *port, uint64_t spin_ns);
 
+/* Whether an order waits. */
+bool coordinator_port_waiting(const struct coordinator_port *port);
+
 /* Encodes and sends. STATUS_FULL: the coordinator does not read. STATUS_OUT_OF_MEMORY. */
 MUST_USE enum status coordinator_port_send(struct coordinator_port *port,
                                            const struct worker_report *report);

@@ -103,15 +103,31 @@ static enum status choose_context(const struct worker_config *config, struct eng
     return STATUS_OK;
 }
 
+/* The CPU computes with F16 or F32 pools, a device with BF16. */
+static enum status open_backend(const struct worker_config *config, struct engine *engine,
+                                struct text *why)
+{
+    bool device_type = config->kv_type == KV_TYPE_BF16;
+    struct backend_options options = {
+        .kind = config->backend, .cpu_isa = config->cpu_isa, .threads = (uint32_t)config->threads};
+    if (options.kind == BACKEND_AUTO && !device_type)
+        options.kind = BACKEND_CPU;
+    enum status status = backend_open(&options, &engine->backend, why);
+    if (status == STATUS_UNSUPPORTED)
+        return STATUS_INVALID; /* an option asks for what this machine lacks */
+    if (status == STATUS_OK && device_type != (engine->backend->kind == BACKEND_CUDA)) {
+        text_set(why, "the %s backend has no KV pool of this type: give --kv-type %s",
+                 engine->backend->name, device_type ? "f16 or f32" : "bf16");
+        return STATUS_INVALID;
+    }
+    return status;
+}
+
 enum status engine_open(const struct worker_config *config, const sigset_t *stop,
                         struct engine *out_engine, struct text *why)
 {
     *out_engine = (struct engine){0};
-    struct backend_options options = {
-        .kind = config->backend, .cpu_isa = config->cpu_isa, .threads = (uint32_t)config->threads};
-    enum status status = backend_open(&options, &out_engine->backend, why);
-    if (status == STATUS_UNSUPPORTED)
-        status = STATUS_INVALID; /* an option asks for what this processor lacks */
+    enum status status = open_backend(config, out_engine, why);
     if (status == STATUS_OK)
         status = open_model(config, stop, out_engine, why);
     if (status == STATUS_OK)

@@ -7,14 +7,35 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* A row of a plan that was begun: what its answer needs. */
+struct pending_row {
+    uint32_t slot;
+    uint32_t generation;
+    uint32_t count; /* rows of the batch */
+    uint32_t sample_position;
+    bool samples;
+};
+
+struct pending_plan {
+    struct id128 instance;
+    uint64_t epoch;
+    uint64_t step;
+    uint64_t start_ns, checked_ns;
+    uint32_t row_count;
+    struct pending_row *rows; /* owned [slots] */
+};
 
 struct executor {
     struct executor_options options;
     struct plan_check *check; /* owned, as all below */
     struct forward *forward;
     struct batch batch;
-    uint32_t *row_errors;           /* [row] */
-    struct forward_sample *samples; /* [sample] */
+    struct pending_plan pending[STEPS_IN_FLIGHT];
+    uint64_t begun, collected;
+    uint32_t *row_errors;        /* [row] */
+    struct step_sample *samples; /* [sample] */
 };
 
 /* The segment was judged against the limits of the protocol; here against what this worker has. */
@@ -74,6 +95,11 @@ enum status executor_open(const struct executor_options *options, struct executo
     kv_pool_discard(options->pool);
     status = executor->row_errors != NULL && executor->samples != NULL ? STATUS_OK
                                                                        : STATUS_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < STEPS_IN_FLIGHT; i++) {
+        executor->pending[i].rows = calloc(extents->slots, sizeof *executor->pending[i].rows);
+        if (executor->pending[i].rows == NULL)
+            status = STATUS_OUT_OF_MEMORY;
+    }
     if (status == STATUS_OK)
         status = plan_check_open(options->segment, &executor->check);
     if (status == STATUS_OK)
@@ -95,52 +121,41 @@ void executor_close(struct executor *executor)
     forward_close(executor->forward);
     batch_free(&executor->batch);
     plan_check_close(executor->check);
+    for (uint32_t i = 0; i < STEPS_IN_FLIGHT; i++)
+        free(executor->pending[i].rows);
     free(executor->row_errors);
     free(executor->samples);
     free(executor);
 }
 
-/* A key or value that is not finite stays in the pool, so the request is marked until its end: a
- * chunk without a sample reports it with the first sample after it. */
-static void record_row_errors(struct executor *executor)
+/* Keeps what the answer needs, and lets the next plan go on from this one's samples. */
+static void remember(struct executor *executor, struct pending_plan *pending,
+                     const struct plan *plan)
 {
-    const struct batch *batch = &executor->batch;
-    for (uint32_t row = 0; row < batch->row_count; row++)
-        if (executor->row_errors[row] != 0)
-            plan_check_spoiled(executor->check, batch->slots[row]);
-}
-
-static void fill_rows(struct executor *executor, const struct plan *plan, struct result *out_result)
-{
-    uint32_t sample = 0;
+    pending->instance = plan->instance;
+    pending->epoch = plan->epoch;
+    pending->step = plan->step;
+    pending->row_count = plan->row_count;
     for (uint32_t i = 0; i < plan->row_count; i++) {
         const struct plan_row *row = &plan->rows[i];
-        if ((row->flags & PLAN_ROW_SAMPLE) == 0)
-            continue;
-        const struct forward_sample *drawn = &executor->samples[sample];
-        bool error =
-            drawn->errors != 0 || plan_check_slot(executor->check, row->slot)->numeric_error;
-        struct result_row *out_row = &out_result->rows[sample++];
-        *out_row = (struct result_row){
+        pending->rows[i] = (struct pending_row){
             .slot = row->slot,
             .generation = row->generation,
-            .position = row->first_position + row->count,
-            .token = error ? 0 : drawn->token,
-            .logprob = error ? 0 : drawn->logprob,
-            .flags = error ? RESULT_ROW_NUMERIC_ERROR : 0,
-            .logits_hash = drawn->logits_hash,
+            .count = row->count,
+            .sample_position = row->first_position + row->count,
+            .samples = (row->flags & PLAN_ROW_SAMPLE) != 0,
         };
-        plan_check_sampled(executor->check, out_row->slot, out_row->position, out_row->token);
+        if (pending->rows[i].samples)
+            plan_check_sampling(executor->check, row->slot, pending->rows[i].sample_position);
     }
-    CHECK(sample == executor->batch.sample_count);
-    out_result->row_count = sample;
 }
 
-enum status executor_run(struct executor *executor, const struct plan *plan,
-                         struct result *out_result, struct plan_verdict *out_verdict,
-                         struct text *why)
+enum status executor_begin(struct executor *executor, const struct plan *plan,
+                           struct plan_verdict *out_verdict, struct text *why)
 {
-    uint64_t start_ns = clock_now_ns();
+    CHECK(executor_has_room(executor));
+    struct pending_plan *pending = &executor->pending[executor->begun % STEPS_IN_FLIGHT];
+    pending->start_ns = clock_now_ns();
     enum status status = plan_check_next(executor->check, plan, out_verdict, why);
     if (status != STATUS_OK)
         return status;
@@ -149,28 +164,99 @@ enum status executor_run(struct executor *executor, const struct plan *plan,
         forward_map_blocks(executor->forward, &run);
     }
     batch_from_plan(&executor->batch, plan, executor->check);
-    uint64_t checked_ns = clock_now_ns();
+    remember(executor, pending, plan);
+    pending->checked_ns = clock_now_ns();
     if (executor->options.progress != NULL)
         executor->options.progress(executor->options.progress_context, 0);
-    status = forward_layers(executor->forward, &executor->batch, executor->row_errors);
+    executor->begun++;
+    return forward_begin(executor->forward, &executor->batch);
+}
+
+uint32_t executor_in_flight(const struct executor *executor)
+{
+    return (uint32_t)(executor->begun - executor->collected);
+}
+
+bool executor_has_room(const struct executor *executor)
+{
+    return executor_in_flight(executor) < forward_depth(executor->forward);
+}
+
+bool executor_ready(struct executor *executor)
+{
+    return executor_in_flight(executor) > 0 && forward_ready(executor->forward);
+}
+
+/* A key or value that is not finite stays in the pool, so the request is marked until its end: a
+ * chunk without a sample reports it with the first sample after it. */
+static void record_row_errors(struct executor *executor, const struct pending_plan *pending)
+{
+    const uint32_t *errors = executor->row_errors;
+    for (uint32_t i = 0; i < pending->row_count; i++)
+        for (uint32_t row = 0; row < pending->rows[i].count; row++)
+            if (*errors++ != 0)
+                plan_check_spoiled(executor->check, pending->rows[i].slot,
+                                   pending->rows[i].generation);
+}
+
+static void fill_rows(struct executor *executor, const struct pending_plan *pending,
+                      struct result *out_result)
+{
+    uint32_t sample = 0;
+    for (uint32_t i = 0; i < pending->row_count; i++) {
+        const struct pending_row *row = &pending->rows[i];
+        if (!row->samples)
+            continue;
+        const struct step_sample *drawn = &executor->samples[sample];
+        const struct slot_state *state = plan_check_slot(executor->check, row->slot);
+        bool error =
+            drawn->errors != 0 || (state->generation == row->generation && state->numeric_error);
+        struct result_row *out_row = &out_result->rows[sample++];
+        *out_row = (struct result_row){
+            .slot = row->slot,
+            .generation = row->generation,
+            .position = row->sample_position,
+            .token = error ? 0 : drawn->token,
+            .logprob = error ? 0 : drawn->logprob,
+            .flags = error ? RESULT_ROW_NUMERIC_ERROR : 0,
+            .logits_hash = drawn->logits_hash,
+        };
+        plan_check_sampled(executor->check, row->slot, row->generation, out_row->position,
+                           out_row->token);
+    }
+    out_result->row_count = sample;
+}
+
+enum status executor_collect(struct executor *executor, struct result *out_result)
+{
+    CHECK(executor_in_flight(executor) > 0);
+    const struct pending_plan *pending = &executor->pending[executor->collected % STEPS_IN_FLIGHT];
+    enum status status =
+        forward_collect(executor->forward, executor->samples, executor->row_errors);
+    executor->collected++;
     if (status != STATUS_OK)
         return status;
-    record_row_errors(executor);
     uint64_t computed_ns = clock_now_ns();
-    status = forward_samples(executor->forward, &executor->batch, executor->samples);
-    if (status != STATUS_OK)
-        return status;
-    out_result->instance = plan->instance;
-    out_result->epoch = plan->epoch;
-    out_result->step = plan->step;
+    record_row_errors(executor, pending);
+    out_result->instance = pending->instance;
+    out_result->epoch = pending->epoch;
+    out_result->step = pending->step;
     out_result->has_logits_hash = executor->options.hash_logits;
-    fill_rows(executor, plan, out_result);
+    fill_rows(executor, pending, out_result);
     out_result->timings = (struct worker_timings){
-        .check_ns = checked_ns - start_ns,
-        .compute_ns = computed_ns - checked_ns,
+        .check_ns = pending->checked_ns - pending->start_ns,
+        .compute_ns = computed_ns - pending->checked_ns,
         .sample_ns = clock_now_ns() - computed_ns,
     };
     return STATUS_OK;
+}
+
+enum status executor_run(struct executor *executor, const struct plan *plan,
+                         struct result *out_result, struct plan_verdict *out_verdict,
+                         struct text *why)
+{
+    enum status status = executor_begin(executor, plan, out_verdict, why);
+    return status == STATUS_OK ? executor_collect(executor, out_result) : status;
 }
 
 void executor_discard(struct executor *executor)

@@ -1,6 +1,6 @@
 /* Runs plans of one attachment: judge, compute, sample, answer. Knows no socket.
- * Used by one thread, one plan at a time; made anew for each epoch, since it trusts nothing of an
- * earlier one. */
+ * Used by one thread; up to two plans at a time, where the backend allows. Made anew for each
+ * epoch, since it trusts nothing of an earlier one. */
 #ifndef TANDEM_WORKER_EXECUTOR_H
 #define TANDEM_WORKER_EXECUTOR_H
 
@@ -38,17 +38,31 @@ MUST_USE enum status executor_open(const struct executor_options *options,
 /* Accepts NULL. */
 void executor_close(struct executor *executor);
 
-/* Runs the next plan. STATUS_OK: out_result is the answer but for timings.wait_ns, which the port
- * knows. STATUS_BAD_MESSAGE: the plan is refused, the epoch is over; out_verdict says which row and
- * reason, `why` value and bound. STATUS_DEVICE_LOST: leave. Instance and epoch of the plan were
- * compared by the port. */
+/* Judges the next plan and begins to compute it; executor_has_room() must say so. STATUS_OK: the
+ * answer comes by executor_collect(), in the order of the plans. STATUS_BAD_MESSAGE: the plan is
+ * refused, the epoch is over; out_verdict says which row and reason, `why` value and bound.
+ * STATUS_DEVICE_LOST: leave. Instance and epoch of the plan were compared by the port. */
+MUST_USE enum status executor_begin(struct executor *executor, const struct plan *plan,
+                                    struct plan_verdict *out_verdict, struct text *why);
+
+/* Plans that were begun and not collected; whether one more may begin; whether the oldest is done.
+ */
+uint32_t executor_in_flight(const struct executor *executor);
+bool executor_has_room(const struct executor *executor);
+bool executor_ready(struct executor *executor);
+
+/* Waits for the oldest plan: out_result is its answer but for timings.wait_ns, which the port
+ * knows. STATUS_DEVICE_LOST: leave. */
+MUST_USE enum status executor_collect(struct executor *executor, struct result *out_result);
+
+/* One plan from its judgement to its answer. */
 MUST_USE enum status executor_run(struct executor *executor, const struct plan *plan,
                                   struct result *out_result, struct plan_verdict *out_verdict,
                                   struct text *why);
 
 /* For an idle worker: gives the pool's memory back and forgets what is cached. A plan that goes on
- * from it would be refused, so this is for when no request is running. Free of cost if nothing was
- * computed since. */
+ * from it would be refused, so this is for when no request is running and no plan in flight. Free
+ * of cost if nothing was computed since. */
 void executor_discard(struct executor *executor);
 
 #endif

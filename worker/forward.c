@@ -40,8 +40,16 @@ struct buffers {
     uint64_t *hashes;
 };
 
+/* Either `step` does the work as a whole, or the operations are called one after another into
+ * `at`. */
 struct forward {
     struct forward_options options;
+    struct step *step;
+    float *rope_table;           /* owned, host; for `step` */
+    struct step_sample *samples; /* owned [sample], of the batch that was begun */
+    uint32_t *errors;            /* owned [row], likewise */
+    uint32_t sample_count, row_count;
+    uint32_t in_flight;
     void *memory; /* owned */
     uint64_t memory_bytes;
     uint64_t attention_scratch_bytes;
@@ -124,7 +132,6 @@ static void place_buffers(struct forward *forward, struct region *region)
 static enum status fill_rope_table(struct forward *forward)
 {
     const struct model_shape *shape = &forward->options.model->shape;
-    struct backend *backend = forward->options.backend;
     const struct rope_parameters parameters = {
         .theta = shape->rope_base,
         .rotary_dims = shape->head_dim,
@@ -132,12 +139,77 @@ static enum status fill_rope_table(struct forward *forward)
         .frequency_factors = shape->rope_factor,
     };
     size_t bytes = rope_table_elements(&parameters) * sizeof(float);
-    float *host = malloc(bytes);
-    if (host == NULL)
+    forward->rope_table = malloc(bytes);
+    if (forward->rope_table == NULL)
         return STATUS_OUT_OF_MEMORY;
-    rope_table_fill(&parameters, host);
-    backend->operations->upload(backend, forward->at.rope_table, host, bytes);
-    free(host);
+    rope_table_fill(&parameters, forward->rope_table);
+    return STATUS_OK;
+}
+
+/* A backend with whole steps. */
+static enum status open_step(struct forward *forward, struct text *why)
+{
+    const struct forward_options *options = &forward->options;
+    const struct model_shape *shape = &options->model->shape;
+    const struct weights *weights = &options->model->weights;
+    const struct step_options step_options = {
+        .model =
+            {
+                .layers = shape->layers,
+                .width = shape->width,
+                .ffn_width = shape->ffn_width,
+                .heads = shape->heads,
+                .kv_heads = shape->kv_heads,
+                .head_dim = shape->head_dim,
+                .vocabulary = shape->vocabulary,
+                .tokens = shape->tokens,
+                .norm_epsilon = shape->norm_epsilon,
+                .layer = weights->layer,
+                .output_norm = weights->output_norm,
+                .embedding = weights->embedding,
+                .output = weights->output,
+                .rope_table = forward->rope_table,
+            },
+        .geometry = options->pool->geometry,
+        .pool = options->pool->memory,
+        .slots = options->slots,
+        .context = options->context,
+        .logical_blocks = options->logical_blocks,
+        .rows = options->rows,
+        .samples = options->samples,
+        .hash_logits = options->hash_logits,
+        .progress = options->progress,
+        .progress_context = options->progress_context,
+    };
+    return options->backend->steps->open(options->backend, &step_options, &forward->step, why);
+}
+
+/* A backend with operations. */
+static enum status open_buffers(struct forward *forward, struct text *why)
+{
+    const struct forward_options *options = &forward->options;
+    const struct model_shape *shape = &options->model->shape;
+    struct backend *backend = options->backend;
+    forward->turn_rows = options->samples < SAMPLE_TURN_ROWS ? options->samples : SAMPLE_TURN_ROWS;
+    forward->attention_scratch_bytes = backend->operations->attention_scratch_bytes(
+        backend, options->rows, shape->heads, shape->head_dim, options->context);
+    struct region measure = {0};
+    place_buffers(forward, &measure);
+    forward->memory_bytes = measure.used;
+    enum status status =
+        measure.overflow
+            ? STATUS_OUT_OF_MEMORY
+            : backend->operations->memory_reserve(backend, measure.used, &forward->memory);
+    if (status != STATUS_OK) {
+        text_set(why, "cannot reserve the buffers of a step of %" PRIu32 " rows: %s", options->rows,
+                 status_text(status));
+        return status;
+    }
+    struct region region = {.base = forward->memory};
+    place_buffers(forward, &region);
+    uint64_t elements = (uint64_t)options->context * shape->head_dim;
+    backend->operations->upload(backend, forward->at.rope_table, forward->rope_table,
+                                elements * sizeof(float));
     return STATUS_OK;
 }
 
@@ -172,26 +244,16 @@ enum status forward_open(const struct forward_options *options, struct forward *
     struct forward *forward = calloc(1, sizeof *forward);
     if (forward == NULL)
         return STATUS_OUT_OF_MEMORY;
-    struct backend *backend = options->backend;
-    const struct model_shape *shape = &options->model->shape;
     forward->options = *options;
-    forward->turn_rows = options->samples < SAMPLE_TURN_ROWS ? options->samples : SAMPLE_TURN_ROWS;
-    forward->attention_scratch_bytes = backend->operations->attention_scratch_bytes(
-        backend, options->rows, shape->heads, shape->head_dim, options->context);
-    struct region measure = {0};
-    place_buffers(forward, &measure);
-    forward->memory_bytes = measure.used;
-    status = measure.overflow
-                 ? STATUS_OUT_OF_MEMORY
-                 : backend->operations->memory_reserve(backend, measure.used, &forward->memory);
-    if (status == STATUS_OK) {
-        struct region region = {.base = forward->memory};
-        place_buffers(forward, &region);
+    forward->samples = calloc(options->samples, sizeof *forward->samples);
+    forward->errors = calloc(options->rows, sizeof *forward->errors);
+    status = forward->samples != NULL && forward->errors != NULL ? STATUS_OK : STATUS_OUT_OF_MEMORY;
+    if (status == STATUS_OK)
         status = fill_rope_table(forward);
-    }
+    if (status == STATUS_OK)
+        status =
+            options->backend->steps != NULL ? open_step(forward, why) : open_buffers(forward, why);
     if (status != STATUS_OK) {
-        text_set(why, "cannot reserve the buffers of a step of %" PRIu32 " rows: %s", options->rows,
-                 status_text(status));
         forward_close(forward);
         return status;
     }
@@ -204,7 +266,12 @@ void forward_close(struct forward *forward)
     if (forward == NULL)
         return;
     struct backend *backend = forward->options.backend;
+    if (forward->step != NULL)
+        backend->steps->close(forward->step);
     backend->operations->memory_release(backend, forward->memory, forward->memory_bytes);
+    free(forward->rope_table);
+    free(forward->samples);
+    free(forward->errors);
     free(forward);
 }
 
@@ -221,8 +288,11 @@ void forward_map_blocks(struct forward *forward, const struct block_run *run)
     struct backend *backend = forward->options.backend;
     uint64_t index = kv_table_index(&pool->geometry, forward->options.logical_blocks, run->slot,
                                     run->layer, run->first_logical);
-    backend->operations->upload(backend, forward->at.table + index, run->blocks,
-                                run->count * sizeof *run->blocks);
+    if (forward->step != NULL)
+        backend->steps->map_blocks(forward->step, (uint32_t)index, run->blocks, run->count);
+    else
+        backend->operations->upload(backend, forward->at.table + index, run->blocks,
+                                    run->count * sizeof *run->blocks);
 }
 
 static struct kv_view view_of(const struct forward *forward)
@@ -303,7 +373,7 @@ static void add_to_hidden(const struct forward *forward, const float *addend, ui
 static void attend(const struct forward *forward, uint32_t layer_index, uint32_t rows)
 {
     const struct model_shape *shape = &forward->options.model->shape;
-    const struct layer_weights *layer = &forward->options.model->weights.layer[layer_index];
+    const struct step_layer *layer = &forward->options.model->weights.layer[layer_index];
     const struct buffers *at = &forward->at;
     struct backend *backend = forward->options.backend;
     const struct row_places places = {.positions = at->positions, .slots = at->slots};
@@ -339,7 +409,7 @@ static void attend(const struct forward *forward, uint32_t layer_index, uint32_t
 
 static void feed_forward(const struct forward *forward, uint32_t layer_index, uint32_t rows)
 {
-    const struct layer_weights *layer = &forward->options.model->weights.layer[layer_index];
+    const struct step_layer *layer = &forward->options.model->weights.layer[layer_index];
     const struct buffers *at = &forward->at;
     struct backend *backend = forward->options.backend;
     norm(forward, at->hidden, layer->ffn_norm, rows, at->normed);
@@ -357,7 +427,8 @@ static void feed_forward(const struct forward *forward, uint32_t layer_index, ui
     add_to_hidden(forward, at->normed, rows);
 }
 
-enum status forward_layers(struct forward *forward, const struct batch *batch, uint32_t *out_errors)
+static enum status compute_layers(struct forward *forward, const struct batch *batch,
+                                  uint32_t *out_errors)
 {
     const struct forward_options *options = &forward->options;
     const struct buffers *at = &forward->at;
@@ -370,7 +441,6 @@ enum status forward_layers(struct forward *forward, const struct batch *batch, u
     backend->operations->upload(backend, at->positions, batch->positions, bytes);
     backend->operations->upload(backend, at->slots, batch->slots, bytes);
     backend->operations->upload(backend, at->row_errors, out_errors, bytes);
-    options->pool->touched = true;
     backend->operations->embed(backend, &(struct embed_args){
                                             .table = options->model->weights.embedding,
                                             .tokens = at->tokens,
@@ -409,7 +479,7 @@ static void compute_logits(const struct forward *forward, const struct batch *ba
 }
 
 static enum status sample_turn(const struct forward *forward, const struct batch *batch,
-                               uint32_t first, uint32_t count, struct forward_sample *out_samples)
+                               uint32_t first, uint32_t count, struct step_sample *out_samples)
 {
     const struct model_shape *shape = &forward->options.model->shape;
     const struct buffers *at = &forward->at;
@@ -451,7 +521,7 @@ static enum status sample_turn(const struct forward *forward, const struct batch
     if (status == STATUS_OK)
         status = operations->download(backend, errors, at->sample_errors, count * sizeof *errors);
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
-        out_samples[i] = (struct forward_sample){
+        out_samples[i] = (struct step_sample){
             .token = tokens[i],
             .logprob = logprobs[i],
             .errors = errors[i],
@@ -460,10 +530,9 @@ static enum status sample_turn(const struct forward *forward, const struct batch
     return status;
 }
 
-enum status forward_samples(struct forward *forward, const struct batch *batch,
-                            struct forward_sample *out_samples)
+static enum status compute_samples(struct forward *forward, const struct batch *batch,
+                                   struct step_sample *out_samples)
 {
-    CHECK(batch->sample_count <= forward->options.samples);
     for (uint32_t first = 0; first < batch->sample_count;) {
         uint32_t left = batch->sample_count - first;
         uint32_t count = left < forward->turn_rows ? left : forward->turn_rows;
@@ -476,12 +545,62 @@ enum status forward_samples(struct forward *forward, const struct batch *batch,
     return STATUS_OK;
 }
 
+uint32_t forward_depth(const struct forward *forward)
+{
+    return forward->step != NULL ? STEPS_IN_FLIGHT : 1;
+}
+
+enum status forward_begin(struct forward *forward, const struct batch *batch)
+{
+    CHECK(forward->in_flight < forward_depth(forward));
+    CHECK(batch->sample_count <= forward->options.samples);
+    forward->options.pool->touched = true;
+    forward->in_flight++;
+    if (forward->step != NULL) {
+        const struct step_batch step_batch = {
+            .row_count = batch->row_count,
+            .sample_count = batch->sample_count,
+            .tokens = batch->tokens,
+            .positions = batch->positions,
+            .slots = batch->slots,
+            .sample_rows = batch->sample_rows,
+            .sample_positions = batch->sample_positions,
+            .sampling = batch->sampling,
+        };
+        return forward->options.backend->steps->begin(forward->step, &step_batch);
+    }
+    forward->row_count = batch->row_count;
+    forward->sample_count = batch->sample_count;
+    enum status status = compute_layers(forward, batch, forward->errors);
+    return status == STATUS_OK ? compute_samples(forward, batch, forward->samples) : status;
+}
+
+bool forward_ready(struct forward *forward)
+{
+    CHECK(forward->in_flight > 0);
+    return forward->step == NULL || forward->options.backend->steps->ready(forward->step);
+}
+
+enum status forward_collect(struct forward *forward, struct step_sample *out_samples,
+                            uint32_t *out_errors)
+{
+    CHECK(forward->in_flight > 0);
+    forward->in_flight--;
+    if (forward->step != NULL)
+        return forward->options.backend->steps->collect(forward->step, out_samples, out_errors);
+    memcpy(out_samples, forward->samples, forward->sample_count * sizeof *out_samples);
+    memcpy(out_errors, forward->errors, forward->row_count * sizeof *out_errors);
+    return STATUS_OK;
+}
+
 enum status forward_logits(struct forward *forward, const struct batch *batch, uint32_t first,
                            uint32_t count, float *out_logits)
 {
     struct backend *backend = forward->options.backend;
     uint64_t columns = forward->options.model->shape.vocabulary;
     CHECK(first <= batch->sample_count && count <= batch->sample_count - first);
+    if (forward->step != NULL)
+        return backend->steps->logits(forward->step, first, count, out_logits);
     for (uint32_t done = 0; done < count;) {
         uint32_t left = count - done;
         uint32_t turn = left < forward->turn_rows ? left : forward->turn_rows;

@@ -1,11 +1,13 @@
-/* The layers of the model over one batch: from token ids to logits and samples. Knows no plan and
- * no segment. Everything is reserved when it is opened; a step takes no memory. */
+/* The model over one batch: from token ids to logits and samples. Knows no plan and no segment.
+ * What the backend does as a whole (kernels/step.h) is left to it; otherwise the operations are
+ * called one after another. Everything is reserved when it is opened; a step takes no memory. */
 #ifndef TANDEM_WORKER_FORWARD_H
 #define TANDEM_WORKER_FORWARD_H
 
 #include "common/status.h"
 #include "common/text.h"
 #include "kernels/backend.h"
+#include "kernels/step.h"
 #include "worker/batch.h"
 #include "worker/kv_pool.h"
 #include "worker/model.h"
@@ -15,8 +17,7 @@
 
 struct forward; /* opaque; used by one thread */
 
-/* After each layer, 1 to layers, on the thread of forward_layers(). */
-typedef void (*forward_progress)(void *context, uint32_t layers_done);
+typedef step_progress forward_progress;
 
 struct forward_options {
     const struct model *model; /* borrowed, as the next three */
@@ -33,13 +34,6 @@ struct forward_options {
     void *progress_context;
 };
 
-struct forward_sample {
-    uint32_t token;
-    float logprob;
-    uint32_t errors; /* enum row_error */
-    uint64_t logits_hash;
-};
-
 /* STATUS_OUT_OF_MEMORY or STATUS_INVALID (pool of another model) with the reason in `why`. Close
  * with forward_close(). */
 MUST_USE enum status forward_open(const struct forward_options *options,
@@ -51,18 +45,23 @@ void forward_close(struct forward *forward);
 /* Enters blocks into the table; they must be below the pool's. */
 void forward_map_blocks(struct forward *forward, const struct block_run *run);
 
-/* Computes all rows through all layers and leaves their keys and values in the pool.
- * out_errors[row] gets the row_error bits. STATUS_DEVICE_LOST. */
-MUST_USE enum status forward_layers(struct forward *forward, const struct batch *batch,
-                                    uint32_t *out_errors);
+/* Batches that may have begun and not been collected. */
+uint32_t forward_depth(const struct forward *forward);
 
-/* Logits and samples of the batch's sample rows; after forward_layers() of the same batch.
- * STATUS_DEVICE_LOST. */
-MUST_USE enum status forward_samples(struct forward *forward, const struct batch *batch,
-                                     struct forward_sample *out_samples);
+/* Begins to compute all rows through all layers, which leaves their keys and values in the pool,
+ * and the samples. A token STEP_TOKEN_LAST_SAMPLE is the slot's last sample: where more than one
+ * batch may be in flight. STATUS_DEVICE_LOST. */
+MUST_USE enum status forward_begin(struct forward *forward, const struct batch *batch);
 
-/* The logits of sample `first` and following instead of samples, for comparisons with an oracle:
- * [count][vocabulary]. */
+/* Whether forward_collect() would not wait; one must be in flight. */
+bool forward_ready(struct forward *forward);
+
+/* The batch that began first. out_errors[row] gets the row_error bits. STATUS_DEVICE_LOST. */
+MUST_USE enum status forward_collect(struct forward *forward, struct step_sample *out_samples,
+                                     uint32_t *out_errors);
+
+/* The logits of sample `first` and following of the batch collected last, for comparisons with an
+ * oracle: [count][vocabulary]. */
 MUST_USE enum status forward_logits(struct forward *forward, const struct batch *batch,
                                     uint32_t first, uint32_t count, float *out_logits);
 

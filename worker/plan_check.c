@@ -357,17 +357,27 @@ const struct slot_state *plan_check_slot(const struct plan_check *check, uint32_
     return &check->slots[slot];
 }
 
-void plan_check_sampled(struct plan_check *check, uint32_t slot, uint32_t position, uint32_t token)
-{
-    CHECK(slot < check->extents.slots && token < check->extents.vocabulary);
-    check->slots[slot].last_sample_position = position;
-    check->slots[slot].last_token = token;
-}
-
-void plan_check_spoiled(struct plan_check *check, uint32_t slot)
+void plan_check_sampling(struct plan_check *check, uint32_t slot, uint32_t position)
 {
     CHECK(slot < check->extents.slots);
-    check->slots[slot].numeric_error = true;
+    check->slots[slot].last_sample_position = position;
+    check->slots[slot].last_token = SLOT_TOKEN_PENDING;
+}
+
+void plan_check_sampled(struct plan_check *check, uint32_t slot, uint32_t generation,
+                        uint32_t position, uint32_t token)
+{
+    CHECK(slot < check->extents.slots && token < check->extents.vocabulary);
+    struct slot_state *state = &check->slots[slot];
+    if (state->generation == generation && state->last_sample_position == position)
+        state->last_token = token;
+}
+
+void plan_check_spoiled(struct plan_check *check, uint32_t slot, uint32_t generation)
+{
+    CHECK(slot < check->extents.slots);
+    if (check->slots[slot].generation == generation)
+        check->slots[slot].numeric_error = true;
 }
 
 void plan_check_forget(struct plan_check *check)

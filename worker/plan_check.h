@@ -51,11 +51,16 @@ struct block_run plan_check_run(const struct plan_check *check, uint32_t index);
 /* State of a slot of the segment. */
 const struct slot_state *plan_check_slot(const struct plan_check *check, uint32_t slot);
 
-/* Records the sample of a row of the accepted plan. */
-void plan_check_sampled(struct plan_check *check, uint32_t slot, uint32_t position, uint32_t token);
+/* A row of the accepted plan samples the token at `position`, which is not known yet: a later plan
+ * may go on from it, with SLOT_TOKEN_PENDING as token. */
+void plan_check_sampling(struct plan_check *check, uint32_t slot, uint32_t position);
 
-/* Marks the slot's cached keys and values as not finite. */
-void plan_check_spoiled(struct plan_check *check, uint32_t slot);
+/* The token is known now; ignored if the slot has moved on or has another tenant by now. */
+void plan_check_sampled(struct plan_check *check, uint32_t slot, uint32_t generation,
+                        uint32_t position, uint32_t token);
+
+/* Marks what is cached of this tenant as not finite; ignored if the slot has another by now. */
+void plan_check_spoiled(struct plan_check *check, uint32_t slot, uint32_t generation);
 
 /* Forgets what is cached in all slots; generations stay. A plan that goes on from it is refused. */
 void plan_check_forget(struct plan_check *check);

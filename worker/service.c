@@ -21,6 +21,7 @@
 #define IDLE_UNTIL_DISCARD_NS (3 * NS_PER_S)   /* a running request has always a plan in flight */
 #define FAREWELL_NS           (2 * NS_PER_S)   /* for the last report to leave */
 #define MEMORY_INTERVAL_NS    NS_PER_S
+#define FLIGHT_WATCH_NS       (200 * NS_PER_US) /* between two looks at signals and sockets */
 
 /* A key or value that is read before it was written shows in the answers of a debug build. */
 #ifdef NDEBUG
@@ -40,6 +41,8 @@ struct attachment {
     struct segment_reader segment;
     struct coordinator_port *port;
     struct executor *executor;
+    uint64_t begun, collected;
+    uint64_t waited_ns[STEPS_IN_FLIGHT]; /* of plans in flight, between arrival and begin */
 };
 
 struct worker_service {
@@ -291,9 +294,46 @@ static void finish_step(struct worker_service *service, uint64_t waited_ns)
     fault_point(FAULT_AFTER_RESULT_SENT);
 }
 
+static void show_idle(struct worker_service *service)
+{
+    heartbeat_step_end(&service->heartbeat);
+    service->worked_ns = clock_now_ns();
+    show_phase(service, WORKER_PHASE_IDLE);
+    if (service->worked_ns >= service->memory_ns + MEMORY_INTERVAL_NS)
+        show_memory(service, service->worked_ns);
+}
+
+/* The answer of the oldest plan in flight, which it may wait for. */
+static void take_result(struct worker_service *service)
+{
+    struct attachment *now = &service->now;
+    struct reason why;
+    uint64_t waited_ns = now->waited_ns[now->collected++ % STEPS_IN_FLIGHT];
+    enum status status = executor_collect(now->executor, &service->report.result);
+    if (status == STATUS_OK) {
+        finish_step(service, waited_ns);
+    } else {
+        text_set(reason_init(&why), "%s", status_text(status));
+        fail_device(service, &why);
+    }
+    if (executor_in_flight(now->executor) == 0 || status != STATUS_OK)
+        show_idle(service);
+    else
+        heartbeat_step_begin(&service->heartbeat, service->progress.step, clock_now_ns());
+}
+
+/* All plans in flight to their end. */
+static void finish_plans(struct worker_service *service)
+{
+    while (service->now.executor != NULL && !service->now.over && !service->leave &&
+           executor_in_flight(service->now.executor) > 0)
+        take_result(service);
+}
+
 static void run_plan(struct worker_service *service, const struct coordinator_order *order)
 {
     const struct plan *plan = &order->order->plan;
+    struct attachment *now = &service->now;
     struct plan_verdict verdict;
     struct reason why;
     uint64_t now_ns = clock_now_ns();
@@ -302,28 +342,45 @@ static void run_plan(struct worker_service *service, const struct coordinator_or
     service->progress.layer = 0;
     show_phase(service, WORKER_PHASE_STEP);
     heartbeat_step_begin(&service->heartbeat, plan->step, now_ns);
-    enum status status = executor_run(service->now.executor, plan, &service->report.result,
-                                      &verdict, reason_init(&why));
-    heartbeat_step_end(&service->heartbeat);
-    switch (status) {
-    case STATUS_OK:
-        finish_step(service, now_ns - order->received_ns);
-        break;
-    case STATUS_BAD_MESSAGE:
-        answer_refused(service, plan, &verdict, &why);
-        break;
-    default:
-        fail_device(service, &why);
-        break;
+    now->waited_ns[now->begun++ % STEPS_IN_FLIGHT] = now_ns - order->received_ns;
+    enum status status = executor_begin(now->executor, plan, &verdict, reason_init(&why));
+    if (status == STATUS_OK) {
+        if (executor_ready(now->executor))
+            take_result(service);
+        return;
     }
-    service->worked_ns = clock_now_ns();
-    show_phase(service, WORKER_PHASE_IDLE);
-    if (service->worked_ns >= service->memory_ns + MEMORY_INTERVAL_NS)
-        show_memory(service, service->worked_ns);
+    now->begun--;
+    if (status == STATUS_BAD_MESSAGE) {
+        finish_plans(service);
+        answer_refused(service, plan, &verdict, &why);
+    } else {
+        fail_device(service, &why);
+    }
+    show_idle(service);
+}
+
+/* True: a plan in flight came to its end. Waits a moment for it, or for another order. */
+static bool handle_flight(struct worker_service *service)
+{
+    struct attachment *now = &service->now;
+    if (!now->active || now->over || now->executor == NULL ||
+        executor_in_flight(now->executor) == 0)
+        return false;
+    uint64_t end_ns = clock_now_ns() + FLIGHT_WATCH_NS;
+    do {
+        if (executor_ready(now->executor)) {
+            take_result(service);
+            return true;
+        }
+        if (executor_has_room(now->executor) && coordinator_port_waiting(now->port))
+            return false;
+    } while (clock_now_ns() < end_ns);
+    return false;
 }
 
 static void begin_farewell(struct worker_service *service)
 {
+    finish_plans(service);
     service->farewell_ns = clock_now_ns() + FAREWELL_NS;
     if (!service->now.active) {
         leave_with(service, EXIT_CODE_OK);
@@ -365,7 +422,8 @@ static bool handle_order(struct worker_service *service)
 {
     struct coordinator_order order;
     struct reason why;
-    if (!service->now.active || service->now.port == NULL)
+    if (!service->now.active || service->now.port == NULL ||
+        !executor_has_room(service->now.executor))
         return false;
     enum status status = coordinator_port_next(service->now.port, &order, reason_init(&why));
     if (status == STATUS_AGAIN)
@@ -462,6 +520,13 @@ static void handle_signal(void *context, int signal_number)
         begin_farewell(service);
 }
 
+static bool in_flight(const struct worker_service *service)
+{
+    const struct attachment *now = &service->now;
+    return now->active && !now->over && now->executor != NULL &&
+           executor_in_flight(now->executor) > 0;
+}
+
 static void tick(struct worker_service *service)
 {
     uint64_t now_ns = clock_now_ns();
@@ -471,7 +536,8 @@ static void tick(struct worker_service *service)
     }
     if (service->farewell_ns != 0 && now_ns >= service->farewell_ns)
         leave_with(service, service->exit_code);
-    if (service->worked_ns != 0 && now_ns >= service->worked_ns + IDLE_UNTIL_DISCARD_NS) {
+    if (service->worked_ns != 0 && !in_flight(service) &&
+        now_ns >= service->worked_ns + IDLE_UNTIL_DISCARD_NS) {
         service->worked_ns = 0;
         if (service->now.executor != NULL)
             executor_discard(service->now.executor);
@@ -492,9 +558,12 @@ static void serve(struct worker_service *service)
 {
     bool more = false;
     while (!service->leave) {
-        if (!more && service->spins && service->now.port != NULL && service->worked_ns != 0)
+        bool flies = in_flight(service);
+        if (!more && !flies && service->spins && service->now.port != NULL &&
+            service->worked_ns != 0)
             coordinator_port_spin(service->now.port, SPIN_NS);
-        if (event_loop_wait(&service->loop, more ? 0 : next_deadline_ns(service)) != STATUS_OK) {
+        uint64_t until_ns = more || flies ? 0 : next_deadline_ns(service);
+        if (event_loop_wait(&service->loop, until_ns) != STATUS_OK) {
             log_error("loop_failed", "reason=epoll");
             leave_with(service, EXIT_CODE_SYSTEM);
             return;
@@ -502,6 +571,7 @@ static void serve(struct worker_service *service)
         handle_attach(service);
         /* One step between two looks at signals and the attach socket. */
         more = !service->leave && handle_order(service);
+        more = (!service->leave && handle_flight(service)) || more;
         if (!service->leave)
             tick(service);
     }

@@ -10,6 +10,9 @@
 
 enum { SLOT_NO_SAMPLE = UINT32_MAX };
 
+/* As last_token: sampled on the device, not known here yet. */
+#define SLOT_TOKEN_PENDING UINT32_MAX
+
 struct slot_state {
     uint32_t generation;           /* 0: never used */
     uint32_t cached_length;        /* positions whose keys and values are in the pool */

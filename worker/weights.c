@@ -52,7 +52,7 @@ void weights_half_split_order(uint32_t heads, uint32_t head_dim, uint32_t *out_o
 static struct destination destination_of(struct weights *weights, const struct model_shape *shape,
                                          enum model_tensor role, uint32_t index)
 {
-    struct layer_weights *layer = &weights->layer[index];
+    struct step_layer *layer = &weights->layer[index];
     switch (role) {
     case MODEL_TENSOR_EMBEDDING:
         return (struct destination){.matrix = &weights->embedding};
@@ -187,6 +187,35 @@ static enum status load_tensors(struct loader *loader, struct text *why)
     return STATUS_OK;
 }
 
+/* Tells the backend which matrices share their input. */
+static enum status join_matrices(struct weights *weights, const struct model_shape *shape,
+                                 struct text *why)
+{
+    struct backend *backend = weights->backend;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; status == STATUS_OK && i < weights->layers; i++) {
+        struct step_layer *layer = &weights->layer[i];
+        const struct {
+            struct matrix *parts[3];
+            uint32_t count;
+            enum matrix_join_order order;
+        } joins[] = {{{layer->q, layer->k, layer->v}, 3, MATRIX_JOIN_HEADS},
+                     {{layer->attention_output}, 1, MATRIX_JOIN_PLAIN},
+                     {{layer->gate, layer->up}, 2, MATRIX_JOIN_PAIRS},
+                     {{layer->down}, 1, MATRIX_JOIN_PLAIN}};
+        for (size_t j = 0; status == STATUS_OK && j < sizeof joins / sizeof joins[0]; j++)
+            status = backend->operations->matrix_join(backend, joins[j].parts, joins[j].count,
+                                                      joins[j].order, shape->head_dim);
+    }
+    if (status == STATUS_OK)
+        status = backend->operations->matrix_join(backend, &weights->output, 1, MATRIX_JOIN_PLAIN,
+                                                  shape->head_dim);
+    if (status != STATUS_OK)
+        text_set(why, "the %s backend cannot lay out matrices of width %u, ffn width %u: %s",
+                 backend->name, shape->width, shape->ffn_width, status_text(status));
+    return status;
+}
+
 enum status weights_load(const struct weights_source *source, struct backend *backend,
                          struct weights *out_weights, struct text *why)
 {
@@ -223,10 +252,12 @@ enum status weights_load(const struct weights_source *source, struct backend *ba
                                     weights.vectors_bytes);
         if (shape->tied_output)
             weights.output = weights.embedding;
-        *out_weights = weights;
-    } else {
-        weights_free(&weights);
+        status = join_matrices(&weights, shape, why);
     }
+    if (status == STATUS_OK)
+        *out_weights = weights;
+    else
+        weights_free(&weights);
     free(loader.destinations);
     free(loader.row_order);
     free(loader.vectors);
@@ -240,7 +271,7 @@ void weights_free(struct weights *weights)
         return;
     const struct backend_operations *operations = backend->operations;
     for (uint32_t i = 0; weights->layer != NULL && i < weights->layers; i++) {
-        struct layer_weights *layer = &weights->layer[i];
+        struct step_layer *layer = &weights->layer[i];
         struct matrix *matrices[] = {layer->q,    layer->k,  layer->v,   layer->attention_output,
                                      layer->gate, layer->up, layer->down};
         for (size_t j = 0; j < sizeof matrices / sizeof matrices[0]; j++)

@@ -10,30 +10,19 @@
 #include "common/status.h"
 #include "common/text.h"
 #include "kernels/backend.h"
+#include "kernels/step.h"
 
 #include <stdint.h>
-
-struct layer_weights {
-    const float *attention_norm; /* [width], backend memory as all below */
-    const float *ffn_norm;       /* [width] */
-    struct matrix *q;            /* [heads * head_dim][width] */
-    struct matrix *k;            /* [kv_heads * head_dim][width] */
-    struct matrix *v;
-    struct matrix *attention_output; /* [width][heads * head_dim] */
-    struct matrix *gate;             /* [ffn_width][width] */
-    struct matrix *up;
-    struct matrix *down; /* [width][ffn_width] */
-};
 
 /* All pointers are owned; free with weights_free(). */
 struct weights {
     struct backend *backend; /* borrowed */
     uint32_t layers;
-    struct layer_weights *layer; /* [layers] */
-    const float *output_norm;    /* [width] */
-    struct matrix *embedding;    /* [vocabulary][width] */
-    struct matrix *output;       /* the same matrix as `embedding` if the model ties them */
-    float *vectors;              /* backend memory that holds all norms */
+    struct step_layer *layer; /* [layers] */
+    const float *output_norm; /* [width] */
+    struct matrix *embedding; /* [vocabulary][width] */
+    struct matrix *output;    /* the same matrix as `embedding` if the model ties them */
+    float *vectors;           /* backend memory that holds all norms */
     uint64_t vectors_bytes;
     uint64_t bytes;           /* backend memory of everything */
     struct id128 tensor_hash; /* XXH3-128, canonical, of all tensor bytes in file order */

@@ -39,6 +39,18 @@ static enum status cpu_download(struct backend *backend, void *host, const void 
     return STATUS_OK;
 }
 
+/* Matrices that share their input stay apart: the operation takes several at once. */
+static enum status cpu_matrix_join(struct backend *backend, struct matrix *const *parts,
+                                   uint32_t count, enum matrix_join_order order, uint32_t head_dim)
+{
+    (void)backend;
+    (void)parts;
+    (void)count;
+    (void)order;
+    (void)head_dim;
+    return STATUS_OK;
+}
+
 static void cpu_close(struct backend *backend)
 {
     struct cpu_backend *cpu = cpu_backend_of(backend);
@@ -54,6 +66,7 @@ static const struct backend_operations cpu_operations = {
     .download = cpu_download,
     .matrix_load = cpu_matrix_load,
     .matrix_free = cpu_matrix_free,
+    .matrix_join = cpu_matrix_join,
     .prepared_bytes = cpu_prepared_bytes,
     .attention_scratch_bytes = cpu_attention_scratch_bytes,
     .embed = cpu_embed,

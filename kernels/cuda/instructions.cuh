@@ -10,13 +10,14 @@
 #include <cuda_bf16.h>
 #include <stdint.h>
 
-/* C += A B. Chained over ascending k this is the arithmetic of every matrix product: docs/KERNELS.md. */
+/* C += A B. Chained over ascending k this is the arithmetic of every matrix product:
+ * docs/KERNELS.md. */
 __device__ __forceinline__ void mma_step(float (&c)[4], const uint4 &a, uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ uint32_t shared_address(const void *pointer)
@@ -94,6 +95,8 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
                  : "memory");
 }
 
+/* By whole warps. Lanes leave the loop one by one: a warp that stayed split would run what follows
+ * in pieces. */
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
 {
     asm volatile("{\n"
@@ -104,6 +107,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
                  "}" ::"r"(barrier),
                  "r"(parity)
                  : "memory");
+    __syncwarp();
 }
 
 /* Weights: read once a step, so they leave the cache first. */
@@ -132,10 +136,12 @@ __device__ __forceinline__ void bulk_copy(uint32_t shared, const void *global, u
                  : "memory");
 }
 
-/* ---- Overlap of one kernel with the one before it ---- */
+/* ---- Overlap of one kernel with the one before it ----
+ *
+ * Every kernel waits on every thread and lets the next one start after that. So when a kernel
+ * starts, the one before it has passed its own wait: all kernels before that one are complete, and
+ * what they wrote may be read at once; what the direct predecessor writes only after the wait. */
 
-/* Everything that earlier kernels of the stream wrote is visible after this. In every kernel, on
- * every thread: a kernel that does not wait would let the next one overtake those before. */
 __device__ __forceinline__ void wait_for_inputs()
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");

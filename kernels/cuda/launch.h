@@ -78,9 +78,11 @@ enum few_output {
 
 struct few_args {
     struct product product;
-    uint32_t output; /* enum few_output */
-    uint32_t row_tiles;            /* 1, 2 or 4: tiles of 8 rows */
-    const uint32_t *count;         /* rows that are there */
+    uint32_t output;       /* enum few_output */
+    uint32_t row_tiles;    /* 1, 2 or 4: tiles of 8 rows */
+    uint32_t operand_rows; /* of the operand: 1 to 8 for one tile, else 8 a tile */
+    const uint32_t *count; /* rows that are there */
+    bool settled; /* the kernel before this one wrote nothing of: count, kv, residual_out */
     const __nv_bfloat16 *operand;  /* in operand order; NULL: normalise `residual` */
     const __nv_bfloat16 *residual; /* [row][columns] */
     const uint32_t *rows_taken;    /* or NULL: row i is rows_taken[i] of `residual` */
@@ -95,17 +97,11 @@ struct few_args {
     uint32_t progress_value;
 };
 
-struct few_plan {
-    uint32_t grid, threads, chains, slots, shared_bytes;
-    bool shared_operand;
-};
-
-/* STATUS_OK, or STATUS_UNSUPPORTED where the shape does not fit the device. Sets the limits of the
- * kernels; once per shape at start. */
+/* Sets the limits of the kernels; once at start. */
 cudaError_t few_prepare();
 cudaError_t few_launch(const struct few_args *args, uint32_t multiprocessors, cudaStream_t stream);
 
-/* ---- Attention: attention.cu ---- */
+/* ---- Attention: attention_decode.cu, attention_prefill.cu ---- */
 
 /* Rows of one slot at consecutive positions. */
 struct attention_span {
@@ -118,8 +114,8 @@ struct attention_span {
 struct attention_launch {
     struct kv_target kv;
     uint32_t kv_heads;
-    float scale; /* log2(e) / sqrt(head_dim) */
-    const uint32_t *count;              /* of rows; decoding */
+    float scale;                        /* log2(e) / sqrt(head_dim) */
+    const uint32_t *count;              /* decoding: rows that are there */
     const struct attention_span *spans; /* prefill: [span_count]; NULL: one row each */
     uint32_t span_count;                /* prefill */
     uint32_t span_tiles;                /* prefill: tiles of the longest span */
@@ -128,13 +124,14 @@ struct attention_launch {
     float *partials;                    /* [row][kv head][segment][head_dim + 2][columns] */
     uint32_t *arrivals;                 /* [row][kv head], 0 between launches */
     uint32_t segments_max;
-    uint32_t out_tiles;   /* 0: [row][heads * head_dim], else operand order of so many tiles */
+    uint32_t out_rows; /* 0: [row][heads * head_dim], else operand order of so many rows */
     __nv_bfloat16 *output;
 };
 
 /* Positions of one tile of queries in prefill. */
-uint32_t attention_tile_positions(uint32_t head_dim, uint32_t group);
-cudaError_t attention_prepare();
+ON_HOST_AND_DEVICE uint32_t attention_tile_positions(uint32_t head_dim, uint32_t group);
+cudaError_t attention_decode_prepare();
+cudaError_t attention_prefill_prepare();
 cudaError_t attention_decode(const struct attention_launch *launch, cudaStream_t stream);
 cudaError_t attention_prefill(const struct attention_launch *launch, cudaStream_t stream);
 
@@ -145,16 +142,22 @@ struct table_entry {
     int32_t block;
 };
 
-/* What the host says of a step; mapped. */
-struct step_order {
+struct step_header {
     struct step_counts counts;
+    uint32_t decoding; /* rows, first in order, that are alone in their span */
     uint32_t entry_count;
     uint32_t span_count;
+};
+
+/* What the host says of a step; all mapped. */
+struct step_order {
+    struct step_header *header;
     uint32_t *tokens; /* [row]; STEP_TOKEN_FROM_SLOT: the last sample of the row's slot */
     uint32_t *positions;
     uint32_t *slots;
     uint32_t *sample_rows; /* [sample] */
     uint32_t *sample_positions;
+    uint32_t *sample_slots;
     struct sampling *sampling;
     struct attention_span *spans;
     struct table_entry *entries;
@@ -163,9 +166,10 @@ struct step_order {
 #define STEP_TOKEN_FROM_SLOT UINT32_MAX
 
 struct begin_args {
-    const struct step_order *order; /* mapped */
-    uint32_t rows;                  /* of the grid */
+    struct step_order order;
+    uint32_t rows; /* of the grid */
     struct step_counts *counts;
+    uint32_t *decoding;
     uint32_t *positions;
     uint32_t *slots;
     uint32_t *sample_rows;
@@ -179,6 +183,8 @@ struct begin_args {
     uint32_t width;
     __nv_bfloat16 *residual; /* [row][width] */
 };
+/* Loads the kernels, which a capture cannot. */
+cudaError_t rows_prepare();
 cudaError_t begin_launch(const struct begin_args *args, cudaStream_t stream);
 
 struct norm_args {
@@ -191,7 +197,7 @@ struct norm_args {
     float epsilon;
     uint32_t rows; /* of the grid */
     uint32_t columns;
-    uint32_t out_tiles; /* 0: [row][columns], else operand order */
+    uint32_t out_rows; /* 0: [row][columns], else operand order of so many rows */
     __nv_bfloat16 *output;
     volatile uint32_t *progress;
     uint32_t progress_value;
@@ -212,18 +218,21 @@ struct gate_args {
 };
 cudaError_t gate_launch(const struct gate_args *args, cudaStream_t stream);
 
-/* Rows first .. first + 8 tiles of [row][columns] into operand order. */
+/* [row][columns] into operand order; zeros past the last. */
 struct operand_args {
     const __nv_bfloat16 *rows;
     uint32_t row_count;
     uint32_t columns;
-    uint32_t tiles;
+    uint32_t out_rows;
     __nv_bfloat16 *output;
 };
 cudaError_t operand_launch(const struct operand_args *args, cudaStream_t stream);
 
 /* Packs a product's values; `packed` has product.tiles * columns / 16 * 32 vectors. */
 cudaError_t pack_launch(const struct product *product, uint4 *packed, cudaStream_t stream);
+
+/* Values of about unit size with some outliers, for checks. */
+cudaError_t fill_launch(__nv_bfloat16 *values, uint64_t count, uint64_t seed, cudaStream_t stream);
 
 /* Adds to *differences how many of the elements differ in their bits. */
 cudaError_t compare_launch(const void *a, const void *b, uint64_t words, uint32_t *differences,
@@ -243,10 +252,10 @@ struct sample_partial {
 
 /* What the host reads; mapped. */
 struct step_answer {
-    uint32_t *tokens;   /* [sample] */
-    float *logprobs;    /* [sample] */
-    uint32_t *errors;   /* [sample] enum row_error */
-    uint32_t *row_errors; /* [row] */
+    uint32_t *tokens;        /* [sample] */
+    float *logprobs;         /* [sample] */
+    uint32_t *errors;        /* [sample] enum row_error */
+    uint32_t *row_errors;    /* [row] */
     volatile uint64_t *done; /* the number of the last step that is complete */
 };
 

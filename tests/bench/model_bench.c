@@ -63,10 +63,10 @@ static void open_bench(struct bench *bench, const char *path, const struct backe
 /* One step of the filled batch; seconds. */
 static double run_step(struct bench *bench)
 {
-    struct forward_sample samples[SLOTS];
+    struct step_sample samples[SLOTS];
     uint64_t start = clock_now_ns();
-    CHECK(forward_layers(bench->forward, &bench->batch, bench->errors) == STATUS_OK);
-    CHECK(forward_samples(bench->forward, &bench->batch, samples) == STATUS_OK);
+    CHECK(forward_begin(bench->forward, &bench->batch) == STATUS_OK);
+    CHECK(forward_collect(bench->forward, samples, bench->errors) == STATUS_OK);
     return (double)(clock_now_ns() - start) * 1e-9;
 }
 

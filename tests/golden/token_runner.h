@@ -116,7 +116,11 @@ static inline void runner_prompt(struct token_runner *runner, uint32_t count, ru
             batch_add_rows(&runner->batch, 0, first + i, runner->ids + first + i, 1);
             batch_add_sample(&runner->batch, &greedy);
         }
-        CHECK(forward_layers(runner->forward, &runner->batch, runner->errors) == STATUS_OK);
+        struct step_sample none;
+        runner->batch.sample_count = 0; /* logits instead */
+        CHECK(forward_begin(runner->forward, &runner->batch) == STATUS_OK);
+        CHECK(forward_collect(runner->forward, &none, runner->errors) == STATUS_OK);
+        runner->batch.sample_count = rows;
         for (uint32_t i = 0; i < rows; i++)
             if (runner->errors[i] != 0)
                 runner_fail("a key or value", "not finite in F16");

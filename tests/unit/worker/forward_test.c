@@ -194,7 +194,10 @@ static void compare_with_plain_model(const struct engine_options *options)
     static float logits[ROWS][320];
     static double expected[320];
     static struct plain_cache cache;
-    assert_int_equal(forward_layers(bench.forward, &bench.batch, bench.errors), STATUS_OK);
+    static struct step_sample samples[ROWS];
+    assert_int_equal(forward_begin(bench.forward, &bench.batch), STATUS_OK);
+    assert_true(forward_ready(bench.forward));
+    assert_int_equal(forward_collect(bench.forward, samples, bench.errors), STATUS_OK);
     assert_int_equal(forward_logits(bench.forward, &bench.batch, 0, ROWS, logits[0]), STATUS_OK);
     double worst = 0, largest = 0;
     for (uint32_t position = 0; position < ROWS; position++) {
@@ -236,10 +239,10 @@ static void samples_are_those_of_the_logits(void **state)
     batch_add_rows(&bench.batch, 1, 0, tokens, 9);
     batch_add_rows(&bench.batch, 1, 9, tokens + 9, 1);
     batch_add_sample(&bench.batch, &greedy);
-    struct forward_sample samples[2];
+    struct step_sample samples[2];
     float logits[2][320];
-    assert_int_equal(forward_layers(bench.forward, &bench.batch, bench.errors), STATUS_OK);
-    assert_int_equal(forward_samples(bench.forward, &bench.batch, samples), STATUS_OK);
+    assert_int_equal(forward_begin(bench.forward, &bench.batch), STATUS_OK);
+    assert_int_equal(forward_collect(bench.forward, samples, bench.errors), STATUS_OK);
     assert_int_equal(forward_logits(bench.forward, &bench.batch, 0, 2, logits[0]), STATUS_OK);
     for (uint32_t i = 0; i < 2; i++) {
         double sum = 0;

@@ -72,8 +72,12 @@ static int open_desk(void **state)
     segment_fixture_row(&desk.segment, 1, 0, 17, SAMPLE);
     segment_fixture_row(&desk.segment, 2, 0, 1, 0);
     accept(&desk);
-    plan_check_sampled(desk.check, 0, 16, 42);
-    plan_check_sampled(desk.check, 1, 17, 43);
+    plan_check_sampling(desk.check, 0, 16);
+    plan_check_sampling(desk.check, 1, 17);
+    plan_check_sampled(desk.check, 0, plan_check_slot(desk.check, 0)->generation, 16, 42);
+    plan_check_sampled(desk.check, 1, plan_check_slot(desk.check, 1)->generation, 17, 43);
+    plan_check_sampled(desk.check, 1, plan_check_slot(desk.check, 1)->generation, 16, 44);
+    plan_check_sampled(desk.check, 1, plan_check_slot(desk.check, 1)->generation + 1, 17, 45);
     *state = &desk;
     return 0;
 }

@@ -139,7 +139,7 @@ static void s34_rows_of_q_and_k_move_and_no_others(void **state)
     struct tiny_model model = TINY_MODEL;
     open_file(&loaded, &model);
     assert_int_equal(load(&loaded, NULL, NULL), STATUS_OK);
-    const struct layer_weights *layer = &loaded.weights.layer[1];
+    const struct step_layer *layer = &loaded.weights.layer[1];
     const struct {
         enum model_tensor role;
         const struct matrix *matrix;

@@ -1,0 +1,78 @@
+/* What attention of prefill and of decoding share. The order of their sums is one: tiles of 64 keys
+ * at absolute positions in segments of 256, both products as chains of matrix steps over ascending
+ * keys, the sums of the probabilities by the same chain, segments merged in ascending order. Which
+ * operand is the left one does not change a bit. */
+#ifndef TANDEM_KERNELS_CUDA_ATTENTION_CUH
+#define TANDEM_KERNELS_CUDA_ATTENTION_CUH
+
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/instructions.cuh"
+#include "kernels/cuda/launch.h"
+
+#define ONES      0x3f803f80u /* two bf16 1.0 */
+#define MINUS_INF __int_as_float((int)0xff800000u)
+
+/* Rows of 16-byte vectors with the vectors permuted, so that 8 rows of one column of vectors lie in
+ * different banks. */
+template <uint32_t ROW> __device__ __forceinline__ uint32_t swizzled(uint32_t row, uint32_t vector)
+{
+    return row * ROW + ((vector ^ row % 8) * 16);
+}
+
+/* What a thread needs to find keys: it copies the same vector of every key that it copies. */
+template <int DIM, int THREADS> struct source {
+    static constexpr uint32_t VECTORS = DIM / 8;
+    const struct kv_geometry geometry;
+    const int32_t *table; /* of the slot and layer */
+    const uint8_t *keys;  /* of the kv head and vector in block 0 */
+    uint64_t v_offset;
+    uint32_t block_shift, token_mask;
+
+    __device__ source(const struct kv_target &kv, uint32_t slot, uint32_t kv_head)
+        : geometry(kv.geometry)
+    {
+        const struct kv_geometry &g = kv.geometry;
+        table = kv.table + kv_table_index(&g, kv.logical_blocks, slot, kv.layer, 0);
+        keys = kv.pool + kv_k_head_offset(&g, 0, kv_head) + threadIdx.x % VECTORS * 16;
+        v_offset = kv_v_offset(&g);
+        block_shift = 31 - __clz((int)g.block_tokens); /* a power of two */
+        token_mask = g.block_tokens - 1;
+    }
+
+    /* One tile of keys and values into a stage; rows from `end` on are zeros. */
+    __device__ __forceinline__ void load(uint32_t first_key, uint32_t end, uint32_t stage) const
+    {
+        constexpr uint32_t KEYS = THREADS / VECTORS, TURNS = ATTENTION_TILE_KEYS / KEYS;
+        const uint32_t key = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
+        uint64_t offset[TURNS];
+#pragma unroll
+        for (uint32_t i = 0; i < TURNS; i++) {
+            const uint32_t position = first_key + key + i * KEYS;
+            offset[i] = 0;
+            if (position < end)
+                offset[i] = kv_block_offset(&geometry, (uint32_t)table[position >> block_shift]) +
+                            (position & token_mask) * (DIM * 2);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < TURNS; i++) {
+            const bool valid = first_key + key + i * KEYS < end;
+            const uint32_t to = stage + swizzled<DIM * 2>(key + i * KEYS, vector);
+            copy_16_async(to, keys + offset[i], valid);
+            copy_16_async(to + ATTENTION_TILE_KEYS * DIM * 2, keys + offset[i] + v_offset, valid);
+        }
+    }
+};
+
+/* The merge of one value of a segment into the total's; factors are exp2(old maximum - new). */
+__device__ __forceinline__ float merged(float total, float total_factor, float segment,
+                                        float segment_factor)
+{
+    return __fmaf_rn(segment, segment_factor, __fmul_rn(total, total_factor));
+}
+
+__device__ __forceinline__ __nv_bfloat16 divided(float output, float sum)
+{
+    return __float2bfloat16_rn(__fadd_rn(__fmul_rn(output, __frcp_rn(sum)), 0.0f));
+}
+
+#endif

@@ -1,0 +1,539 @@
+/* Causal attention of single rows over the paged pool: decoding.
+ *
+ * A CTA of 4 warps serves one kv head and 8 columns: a column is one query head of the group. Keys
+ * come in tiles of 64 at absolute positions. Warp w takes the keys 16 w .. 16 w + 15 of a tile as
+ * left operand of S = K Q (columns are queries), the column maxima meet in shared memory, P =
+ * exp2(S - max) is rounded to bf16 and stored as [column][key]; then warp w owns a quarter of the
+ * dims of O += V P, and the sums l of P run through the same chain against ones, so their order is
+ * that of O. Every 256 keys the segment is merged into the total. Decoding with few rows spreads
+ * the segments of a row over CTAs; the last to arrive merges them in ascending order.
+ *
+ * Grid: (row x kv head, split). 128 threads. The order of all sums is that of
+ * attention_prefill.cu.
+ * Shared memory: [Q][P][maxima][sums][stages of K and V].
+ * Bytes moved: keys and values of each (row, kv head) once; limit 4.55 TB/s. */
+#include "kernels/cuda/attention.cuh"
+
+namespace
+{
+
+enum {
+    WARP = 32,
+    WARPS = 4,
+    THREADS = WARP * WARPS,
+    TILE = ATTENTION_TILE_KEYS,
+    SEGMENT = ATTENTION_SEGMENT_KEYS,
+    GROUP_MAX = 8, /* columns of decoding */
+};
+
+/* What a CTA works on. */
+struct work {
+    uint32_t slot;
+    uint32_t first_row;      /* of position `first_position` */
+    uint32_t first_position; /* of those that are there */
+    uint32_t tile_position;  /* position of column 0; a multiple of `positions` */
+    uint32_t positions;      /* columns / group */
+    uint32_t end;            /* one past the last position that is there */
+    uint32_t kv_head;
+};
+
+template <int DIM, int COLUMN_TILES, int STAGES> struct layout {
+    static constexpr uint32_t COLUMNS = COLUMN_TILES * 8;
+    static constexpr uint32_t ROW = DIM * 2; /* bytes of a key */
+    static constexpr uint32_t Q = COLUMNS * ROW;
+    static constexpr uint32_t P = COLUMNS * TILE * 2;
+    static constexpr uint32_t MAXIMA = WARPS * COLUMNS * 4;
+    static constexpr uint32_t SUMS = COLUMNS * 4;
+    static constexpr uint32_t TILE_BYTES = TILE * ROW;
+    static constexpr uint32_t STAGE = 2 * TILE_BYTES;
+    static constexpr uint32_t P_AT = Q, MAXIMA_AT = P_AT + P, SUMS_AT = MAXIMA_AT + MAXIMA;
+    static constexpr uint32_t STAGES_AT = (SUMS_AT + SUMS + 127) / 128 * 128;
+    static constexpr uint32_t BYTES = STAGES_AT + STAGES * STAGE;
+};
+
+/* Softmax state of one segment or of the total; columns 2 pair and 2 pair + 1 of each tile. */
+template <int DIM, int COLUMN_TILES> struct state {
+    static constexpr int DIM_TILES = DIM / 64;                   /* of 16 dims, per warp */
+    static constexpr int SUM_TILES = (COLUMN_TILES + 3) / WARPS; /* whose sums this warp keeps */
+    float largest[COLUMN_TILES][2];
+    float output[DIM_TILES][COLUMN_TILES][4];
+    float sum[SUM_TILES][4];
+
+    __device__ void clear()
+    {
+#pragma unroll
+        for (int t = 0; t < COLUMN_TILES; t++) {
+            largest[t][0] = largest[t][1] = MINUS_INF;
+#pragma unroll
+            for (int d = 0; d < DIM_TILES; d++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    output[d][t][i] = 0.0f;
+        }
+#pragma unroll
+        for (int t = 0; t < SUM_TILES; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sum[t][i] = 0.0f;
+    }
+};
+
+template <int DIM, int COLUMN_TILES>
+__device__ void merge(struct state<DIM, COLUMN_TILES> &total,
+                      const struct state<DIM, COLUMN_TILES> &segment, uint32_t warp)
+{
+#pragma unroll
+    for (int t = 0; t < COLUMN_TILES; t++) {
+        float old_factor[2], new_factor[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float largest = fmaxf(total.largest[t][i], segment.largest[t][i]);
+            old_factor[i] = exp2_of(__fsub_rn(total.largest[t][i], largest));
+            new_factor[i] = exp2_of(__fsub_rn(segment.largest[t][i], largest));
+            total.largest[t][i] = largest;
+        }
+#pragma unroll
+        for (int d = 0; d < total.DIM_TILES; d++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                total.output[d][t][i] = merged(total.output[d][t][i], old_factor[i % 2],
+                                               segment.output[d][t][i], new_factor[i % 2]);
+        if (t % WARPS == (int)warp) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                total.sum[t / WARPS][i] = merged(total.sum[t / WARPS][i], old_factor[i % 2],
+                                                 segment.sum[t / WARPS][i], new_factor[i % 2]);
+        }
+    }
+}
+
+/* S of this warp's 16 keys against all columns. */
+template <int DIM, int COLUMN_TILES>
+__device__ __forceinline__ void score(uint32_t keys, uint32_t queries, uint32_t warp, uint32_t lane,
+                                      float (&s)[COLUMN_TILES][4])
+{
+    const uint32_t row = warp * 16 + lane % 16, half = lane / 16;
+#pragma unroll
+    for (int step = 0; step < DIM / 16; step++) {
+        const uint4 a = load_matrices(keys + swizzled<DIM * 2>(row, step * 2 + half));
+        if (COLUMN_TILES == 1) {
+            /* lanes 16 and up repeat: their two matrices are not used */
+            const uint4 b =
+                load_matrices(queries + swizzled<DIM * 2>(lane % 8, step * 2 + lane / 8 % 2));
+            mma_step(s[0], a, b.x, b.y);
+        } else {
+#pragma unroll
+            for (int t = 0; t < COLUMN_TILES; t += 2) {
+                const uint4 b =
+                    load_matrices(queries + swizzled<DIM * 2>(t * 8 + lane / 16 * 8 + lane % 8,
+                                                              step * 2 + lane / 8 % 2));
+                mma_step(s[t], a, b.x, b.y);
+                mma_step(s[(t + 1) % COLUMN_TILES], a, b.z, b.w);
+            }
+        }
+    }
+}
+
+/* Keys after the column's own position do not count. */
+template <int COLUMN_TILES>
+__device__ __forceinline__ void mask(uint32_t first_key, const struct work &work, uint32_t group,
+                                     uint32_t lane, float (&s)[COLUMN_TILES][4])
+{
+    const uint32_t key = first_key + lane / 4;
+#pragma unroll
+    for (int t = 0; t < COLUMN_TILES; t++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t column = t * 8 + lane % 4 * 2 + i % 2;
+            const uint32_t offset = column / group;
+            const uint32_t last =
+                offset < work.positions ? work.tile_position + offset : work.tile_position;
+            if (key + i / 2 * 8 > last)
+                s[t][i] = MINUS_INF;
+        }
+}
+
+/* Column maxima over the tile: this warp's by shuffles, all warps' through shared memory. */
+template <int COLUMN_TILES>
+__device__ __forceinline__ void share_maxima(float *maxima, uint32_t warp, uint32_t lane,
+                                             const float (&s)[COLUMN_TILES][4])
+{
+#pragma unroll
+    for (int t = 0; t < COLUMN_TILES; t++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float largest = fmaxf(s[t][i], s[t][2 + i]);
+#pragma unroll
+            for (int distance = 4; distance < WARP; distance *= 2)
+                largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, distance));
+            if (lane < 4)
+                maxima[warp * COLUMN_TILES * 8 + t * 8 + lane * 2 + i] = largest;
+        }
+}
+
+/* New maxima, P to shared memory, and what was summed so far brought to the new maxima. */
+template <int DIM, int COLUMN_TILES>
+__device__ __forceinline__ void soften(const float *maxima, uint32_t probabilities, float scale,
+                                       float (&s)[COLUMN_TILES][4],
+                                       struct state<DIM, COLUMN_TILES> &segment)
+{
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int t = 0; t < COLUMN_TILES; t++) {
+        float factor[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float tile_largest = MINUS_INF;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++)
+                tile_largest =
+                    fmaxf(tile_largest, maxima[w * COLUMN_TILES * 8 + t * 8 + lane % 4 * 2 + i]);
+            const float largest = fmaxf(segment.largest[t][i], __fmul_rn(scale, tile_largest));
+            factor[i] = exp2_of(__fsub_rn(segment.largest[t][i], largest));
+            segment.largest[t][i] = largest;
+#pragma unroll
+            for (int j = i; j < 4; j += 2)
+                s[t][j] = exp2_of(__fmaf_rn(s[t][j], scale, -largest));
+        }
+#pragma unroll
+        for (int d = 0; d < segment.DIM_TILES; d++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                segment.output[d][t][i] = __fmul_rn(segment.output[d][t][i], factor[i % 2]);
+        if (t % WARPS == (int)warp) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                segment.sum[t / WARPS][i] = __fmul_rn(segment.sum[t / WARPS][i], factor[i % 2]);
+        }
+        const uint32_t low = pack_2(__float2bfloat16_rn(s[t][0]), __float2bfloat16_rn(s[t][1]));
+        const uint32_t high = pack_2(__float2bfloat16_rn(s[t][2]), __float2bfloat16_rn(s[t][3]));
+        store_matrices_transposed(probabilities +
+                                      swizzled<TILE * 2>(t * 8 + lane % 8, warp * 2 + lane / 8 % 2),
+                                  low, high);
+    }
+}
+
+/* O += V P over this warp's dims, and the sums of this warp's columns, keys ascending. */
+template <int DIM, int COLUMN_TILES>
+__device__ __forceinline__ void accumulate(uint32_t values, uint32_t probabilities, uint32_t warp,
+                                           uint32_t lane, struct state<DIM, COLUMN_TILES> &segment)
+{
+    const uint4 ones = {ONES, ONES, ONES, ONES};
+#pragma unroll
+    for (int step = 0; step < TILE / 16; step++) {
+        uint4 a[segment.DIM_TILES];
+#pragma unroll
+        for (int d = 0; d < segment.DIM_TILES; d++)
+            a[d] = load_matrices_transposed(
+                values + swizzled<DIM * 2>(step * 16 + lane / 16 * 8 + lane % 8,
+                                           (warp * segment.DIM_TILES + d) * 2 + lane / 8 % 2));
+#pragma unroll
+        for (int t = 0; t < COLUMN_TILES; t += 2) {
+            const uint32_t row = COLUMN_TILES == 1 ? lane % 8 : t * 8 + lane / 16 * 8 + lane % 8;
+            const uint4 b =
+                load_matrices(probabilities + swizzled<TILE * 2>(row, step * 2 + lane / 8 % 2));
+#pragma unroll
+            for (int u = 0; u < (COLUMN_TILES == 1 ? 1 : 2); u++) {
+                const int column_tile = (t + u) % COLUMN_TILES;
+                const uint32_t b0 = u == 0 ? b.x : b.z, b1 = u == 0 ? b.y : b.w;
+#pragma unroll
+                for (int d = 0; d < segment.DIM_TILES; d++)
+                    mma_step(segment.output[d][column_tile], a[d], b0, b1);
+                if (column_tile % WARPS == (int)warp)
+                    mma_step(segment.sum[column_tile / WARPS], ones, b0, b1);
+            }
+        }
+    }
+}
+
+/* Queries of all columns into shared memory; zeros for columns without one. */
+template <int DIM, int COLUMN_TILES>
+__device__ void load_queries(const struct kv_target &kv, const struct work &work, uint32_t group,
+                             uint8_t *shared)
+{
+    constexpr uint32_t VECTORS = DIM / 8;
+    for (uint32_t i = threadIdx.x; i < COLUMN_TILES * 8 * VECTORS; i += THREADS) {
+        const uint32_t column = i / VECTORS, vector = i % VECTORS;
+        const uint32_t position = work.tile_position + column / group;
+        uint4 value = {0, 0, 0, 0};
+        if (column / group < work.positions && position >= work.first_position &&
+            position < work.end) {
+            const uint32_t row = work.first_row + position - work.first_position;
+            const uint32_t head = work.kv_head * group + column % group;
+            value = __ldcg((const uint4 *)(kv.queries + ((uint64_t)row * kv.heads + head) * DIM) +
+                           vector);
+        }
+        *(uint4 *)(shared + swizzled<DIM * 2>(column, vector)) = value;
+    }
+}
+
+__device__ __forceinline__ void put_output(const struct attention_launch &launch, uint32_t row,
+                                           uint32_t head, uint32_t dim, __nv_bfloat16 value)
+{
+    const uint32_t k = head * launch.kv.geometry.head_dim + dim;
+    const uint32_t columns = launch.kv.heads * launch.kv.geometry.head_dim;
+    if (launch.out_rows == 0)
+        launch.output[(uint64_t)row * columns + k] = value;
+    else
+        launch.output[operand_index(row, k, launch.out_rows)] = value;
+}
+
+/* The sums meet in shared memory, then every warp finishes its dims. */
+template <int DIM, int COLUMN_TILES>
+__device__ void finish(const struct attention_launch &launch, const struct work &work,
+                       uint32_t group, float *sums, const struct state<DIM, COLUMN_TILES> &total)
+{
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int t = 0; t < COLUMN_TILES; t++)
+        if (t % WARPS == (int)warp && lane < 4) {
+            sums[t * 8 + lane * 2] = total.sum[t / WARPS][0];
+            sums[t * 8 + lane * 2 + 1] = total.sum[t / WARPS][1];
+        }
+    __syncthreads();
+#pragma unroll
+    for (int t = 0; t < COLUMN_TILES; t++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t column = t * 8 + lane % 4 * 2 + i % 2;
+            const uint32_t position = work.tile_position + column / group;
+            if (column / group >= work.positions || position < work.first_position ||
+                position >= work.end)
+                continue;
+#pragma unroll
+            for (int d = 0; d < total.DIM_TILES; d++)
+                put_output(launch, work.first_row + position - work.first_position,
+                           work.kv_head * group + column % group,
+                           (warp * total.DIM_TILES + d) * 16 + lane / 4 + i / 2 * 8,
+                           divided(total.output[d][t][i], sums[column]));
+        }
+}
+
+/* One segment's state for the last of the row's CTAs: [column](largest, sum, output[DIM]). */
+template <int DIM, int COLUMN_TILES>
+__device__ void store_partial(float *partial, const struct state<DIM, COLUMN_TILES> &segment)
+{
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    static_assert(COLUMN_TILES == 1, "decoding");
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float *column = partial + (lane % 4 * 2 + i % 2) * (DIM + 2);
+#pragma unroll
+        for (int d = 0; d < segment.DIM_TILES; d++)
+            __stcg(column + 2 + (warp * segment.DIM_TILES + d) * 16 + lane / 4 + i / 2 * 8,
+                   segment.output[d][0][i]);
+        if (warp == 0 && lane < 4 && i < 2) {
+            __stcg(column, segment.largest[0][i]);
+            __stcg(column + 1, segment.sum[0][i]);
+        }
+    }
+}
+
+/* All segments of one row, ascending, by the CTA that arrived last. */
+template <int DIM>
+__device__ void merge_partials(const struct attention_launch &launch, const struct work &work,
+                               uint32_t group, const float *partials, uint32_t segments)
+{
+    const uint32_t stride = GROUP_MAX * (DIM + 2);
+    for (uint32_t i = threadIdx.x; i < group * DIM; i += THREADS) {
+        const float *column = partials + i / DIM * (DIM + 2);
+        float largest = MINUS_INF, sum = 0.0f, output = 0.0f;
+        for (uint32_t s = 0; s < segments; s++) {
+            const float *from = column + (uint64_t)s * stride;
+            const float next = __ldcg(from), both = fmaxf(largest, next);
+            const float old_factor = exp2_of(__fsub_rn(largest, both));
+            const float new_factor = exp2_of(__fsub_rn(next, both));
+            sum = merged(sum, old_factor, __ldcg(from + 1), new_factor);
+            output = merged(output, old_factor, __ldcg(from + 2 + i % DIM), new_factor);
+            largest = both;
+        }
+        put_output(launch, work.first_row, work.kv_head * group + i / DIM, i % DIM,
+                   divided(output, sum));
+    }
+}
+
+/* Leaves the segment's partial state behind; true in all threads of the row's last CTA. */
+__device__ bool arrive_last(uint32_t *arrivals, uint32_t expected)
+{
+    __shared__ uint32_t order;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        order = atomicAdd(arrivals, 1u);
+        if (order + 1 == expected)
+            *arrivals = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return order + 1 == expected;
+}
+
+/* Of one segment; tiles from `end` to `last` are fetched for the next. */
+struct tiles {
+    uint32_t first, end, last;
+};
+
+/* One segment of keys, from its first tile to the last tile that any column sees. */
+template <int DIM, int COLUMN_TILES, int STAGES>
+__device__ void run_segment(const struct attention_launch &launch, const struct work &work,
+                            const struct source<DIM, THREADS> &source, const struct tiles &tiles,
+                            uint8_t *shared, struct state<DIM, COLUMN_TILES> &segment)
+{
+    const uint32_t group = launch.kv.heads / launch.kv_heads;
+    using place = layout<DIM, COLUMN_TILES, STAGES>;
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const uint32_t base = shared_address(shared);
+    float *maxima = (float *)(shared + place::MAXIMA_AT);
+    segment.clear();
+    for (uint32_t tile = tiles.first; tile < tiles.end; tile++) {
+        const uint32_t stage = base + place::STAGES_AT + tile % STAGES * place::STAGE;
+        copy_wait<STAGES - 2>();
+        __syncthreads(); /* the tile has arrived, and nobody reads the stage that is refilled */
+        const uint32_t ahead = tile + STAGES - 1;
+        if (ahead < tiles.last)
+            source.load(ahead * TILE, work.end,
+                        base + place::STAGES_AT + ahead % STAGES * place::STAGE);
+        copy_commit();
+        float s[COLUMN_TILES][4] = {};
+        score<DIM, COLUMN_TILES>(stage, base, warp, lane, s);
+        if ((tile + 1) * TILE > work.tile_position)
+            mask<COLUMN_TILES>(tile * TILE + warp * 16, work, group, lane, s);
+        share_maxima<COLUMN_TILES>(maxima, warp, lane, s);
+        __syncthreads();
+        soften<DIM, COLUMN_TILES>(maxima, base + place::P_AT, launch.scale, s, segment);
+        __syncthreads();
+        accumulate<DIM, COLUMN_TILES>(stage + place::TILE_BYTES, base + place::P_AT, warp, lane,
+                                      segment);
+    }
+}
+
+/* The first tiles into the stages. Those from `fresh` on hold keys that the kernel before writes:
+ * they are left to a second call after the wait, which leaves the others out. */
+template <int DIM, int COLUMN_TILES, int STAGES>
+__device__ void fill_stages(const struct source<DIM, THREADS> &source, uint32_t end,
+                            uint32_t first_tile, uint32_t last_tile, uint8_t *shared)
+{
+    using place = layout<DIM, COLUMN_TILES, STAGES>;
+    for (uint32_t tile = first_tile; tile < last_tile; tile++)
+        source.load(tile * TILE, end,
+                    shared_address(shared) + place::STAGES_AT + tile % STAGES * place::STAGE);
+}
+
+/* As many groups of copies as the loop over tiles counts on; all that was asked for is in the
+ * first. */
+template <int STAGES> __device__ __forceinline__ void commit_stages()
+{
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++)
+        copy_commit();
+}
+
+/* Keys that earlier steps wrote are fetched before the wait, the tile with the row's own key after
+ * it: the kernel before this one writes it. */
+template <int DIM, int STAGES>
+__device__ void start_decode(const struct attention_launch &launch, const struct work &work,
+                             const struct source<DIM, THREADS> &source, uint32_t first,
+                             uint32_t end, uint8_t *shared)
+{
+    const uint32_t own = work.first_position / TILE;
+    const uint32_t filled = first + STAGES - 1 < end ? first + STAGES - 1 : end;
+    fill_stages<DIM, 1, STAGES>(source, work.end, first, filled < own ? filled : own, shared);
+    wait_for_inputs();
+    let_next_start();
+    fill_stages<DIM, 1, STAGES>(source, work.end, first > own ? first : own, filled, shared);
+    load_queries<DIM, 1>(launch.kv, work, launch.kv.heads / launch.kv_heads, shared);
+    commit_stages<STAGES>();
+}
+
+template <int DIM, int STAGES>
+__device__ void decode_split(const struct attention_launch &launch, const struct work &work,
+                             const struct source<DIM, THREADS> &source, uint8_t *shared)
+{
+    const uint32_t item = blockIdx.x, tiles = (work.end + TILE - 1) / TILE;
+    const uint32_t segments = (work.end + SEGMENT - 1) / SEGMENT;
+    const uint32_t group = launch.kv.heads / launch.kv_heads;
+    float *partials =
+        launch.partials + (uint64_t)item * launch.segments_max * GROUP_MAX * (DIM + 2);
+    struct state<DIM, 1> segment;
+    for (uint32_t s = blockIdx.y; s < segments; s += gridDim.y) {
+        const uint32_t first = s * (SEGMENT / TILE);
+        const uint32_t end = first + SEGMENT / TILE < tiles ? first + SEGMENT / TILE : tiles;
+        if (s == blockIdx.y) {
+            start_decode<DIM, STAGES>(launch, work, source, first, end, shared);
+        } else {
+            __syncthreads();
+            const uint32_t filled = first + STAGES - 1 < end ? first + STAGES - 1 : end;
+            fill_stages<DIM, 1, STAGES>(source, work.end, first, filled, shared);
+            commit_stages<STAGES>();
+        }
+        run_segment<DIM, 1, STAGES>(launch, work, source, {first, end, end}, shared, segment);
+        copy_wait<0>();
+        store_partial<DIM, 1>(partials + (uint64_t)s * GROUP_MAX * (DIM + 2), segment);
+    }
+    if (arrive_last(launch.arrivals + item, segments < gridDim.y ? segments : gridDim.y))
+        merge_partials<DIM>(launch, work, group, partials, segments);
+}
+
+template <int DIM, int STAGES>
+__global__ void __launch_bounds__(THREADS)
+    decode_kernel(const __grid_constant__ struct attention_launch launch)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    using place = layout<DIM, 1, STAGES>;
+    const uint32_t group = launch.kv.heads / launch.kv_heads;
+    struct work work;
+    /* counts, positions and the table were written by the first kernel of the step, which is not
+     * the one before this */
+    work.first_row = blockIdx.x / launch.kv_heads;
+    work.kv_head = blockIdx.x % launch.kv_heads;
+    const bool there = work.first_row < *launch.count;
+    work.slot = there ? launch.kv.slots[work.first_row] : 0;
+    work.first_position = work.tile_position = there ? launch.kv.positions[work.first_row] : 0;
+    work.positions = 1;
+    work.end = work.first_position + 1;
+    const uint32_t tiles = (work.end + TILE - 1) / TILE;
+    if (!there || blockIdx.y >= (work.end + SEGMENT - 1) / SEGMENT) {
+        wait_for_inputs();
+        let_next_start();
+        return;
+    }
+    const struct source<DIM, THREADS> source(launch.kv, work.slot, work.kv_head);
+    if (gridDim.y > 1 && tiles > SEGMENT / TILE) {
+        decode_split<DIM, STAGES>(launch, work, source, shared);
+        return;
+    }
+    start_decode<DIM, STAGES>(launch, work, source, 0, tiles, shared);
+    struct state<DIM, 1> total, segment;
+    total.clear();
+    for (uint32_t first = 0; first < tiles; first += SEGMENT / TILE) {
+        const uint32_t end = first + SEGMENT / TILE < tiles ? first + SEGMENT / TILE : tiles;
+        run_segment<DIM, 1, STAGES>(launch, work, source, {first, end, tiles}, shared, segment);
+        merge<DIM, 1>(total, segment, threadIdx.x / WARP);
+    }
+    finish<DIM, 1>(launch, work, group, (float *)(shared + place::SUMS_AT), total);
+}
+
+/* The shapes that are compiled. */
+using decode_64 = layout<64, 1, 3>;
+using decode_128 = layout<128, 1, 3>;
+
+} // namespace
+
+cudaError_t attention_decode_prepare()
+{
+    const cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    const cudaError_t error = cudaFuncSetAttribute(decode_kernel<64, 3>, limit, decode_64::BYTES);
+    return error != cudaSuccess
+               ? error
+               : cudaFuncSetAttribute(decode_kernel<128, 3>, limit, decode_128::BYTES);
+}
+
+cudaError_t attention_decode(const struct attention_launch *launch, cudaStream_t stream)
+{
+    const dim3 grid(launch->rows * launch->kv_heads, launch->splits);
+    if (launch->kv.geometry.head_dim == 64)
+        return launch_overlapped(decode_kernel<64, 3>, grid, THREADS, decode_64::BYTES, stream,
+                                 *launch);
+    return launch_overlapped(decode_kernel<128, 3>, grid, THREADS, decode_128::BYTES, stream,
+                             *launch);
+}

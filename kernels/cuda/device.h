@@ -1,0 +1,54 @@
+/* The CUDA backend: what its host code shares. */
+#ifndef TANDEM_KERNELS_CUDA_DEVICE_H
+#define TANDEM_KERNELS_CUDA_DEVICE_H
+
+extern "C" {
+#include "common/check.h"
+#include "common/log.h"
+#include "kernels/backend.h"
+#include "kernels/step.h"
+}
+#include "kernels/cuda/launch.h"
+
+#include <cublas_v2.h>
+
+/* Matrices that share their input, as one product. Owned by its first matrix. */
+struct cuda_product {
+    struct product view;
+    __nv_bfloat16 *values; /* owned */
+    uint4 *packed;         /* owned */
+};
+
+struct cuda_matrix {
+    struct matrix base;           /* first: a struct matrix * is one of these */
+    __nv_bfloat16 *values;        /* [rows][columns]; inside the product's once joined */
+    struct cuda_product *product; /* or NULL before the join */
+    bool owns_values, owns_product;
+};
+
+struct cuda_backend {
+    struct backend base; /* first */
+    cudaStream_t stream;
+    cublasHandle_t library;
+    uint8_t *no_workspace; /* an address to give to the library with size 0 */
+    uint32_t multiprocessors;
+    char name[64];
+    char arithmetic[64];
+};
+
+static inline struct cuda_backend *cuda_backend_of(struct backend *backend)
+{
+    return (struct cuda_backend *)backend;
+}
+
+static inline struct cuda_matrix *cuda_matrix_of(struct matrix *matrix)
+{
+    return (struct cuda_matrix *)matrix;
+}
+
+/* Logs the first failure of a device and gives STATUS_DEVICE_LOST (or STATUS_OUT_OF_MEMORY). */
+enum status cuda_status(cudaError_t error, const char *what);
+
+extern "C" const struct step_operations cuda_steps;
+
+#endif

@@ -1,0 +1,117 @@
+/* A step on the device: what step.cu, step_layers.cu and step_check.cu share. */
+#ifndef TANDEM_KERNELS_CUDA_STEP_STATE_H
+#define TANDEM_KERNELS_CUDA_STEP_STATE_H
+
+#include "kernels/cuda/device.h"
+
+enum {
+    LIBRARY_ROWS_UNIT = 64, /* up to LIBRARY_ROWS_FINE rows; 128 from there on */
+    LIBRARY_ROWS_FINE = 256,
+    BUCKETS_MAX = 40,
+    PENDING_ENTRIES_MIN = 4096,
+};
+
+/* Products of one layer, and of the output. */
+enum shape_kind { SHAPE_HEADS, SHAPE_OUTPUT, SHAPE_PAIRS, SHAPE_DOWN, SHAPE_LOGITS, SHAPE_COUNT };
+
+/* Device memory, inside one reservation. */
+struct step_buffers {
+    struct step_counts *counts;
+    uint32_t *decoding; /* rows of the decoding part: they come first */
+    uint32_t *positions;
+    uint32_t *slots;
+    uint32_t *sample_rows;
+    uint32_t *sample_positions;
+    uint32_t *sample_slots;
+    struct sampling *sampling;
+    struct attention_span *spans;
+    int32_t *table;
+    float *rope;
+    uint32_t *slot_tokens;
+    __nv_bfloat16 *residual; /* [row][width] */
+    __nv_bfloat16 *normed;   /* [row][width], either order */
+    __nv_bfloat16 *products; /* [row][widest product]; also the gated rows in operand order */
+    __nv_bfloat16 *queries;  /* [row][heads * head_dim] */
+    __nv_bfloat16 *attended; /* [row][heads * head_dim], either order */
+    __nv_bfloat16 *gated;    /* [row][ffn_width], either order */
+    __nv_bfloat16 *added;    /* [row][width] */
+    __nv_bfloat16 *operand;  /* [FEW_ROWS_MAX][widest input] for own products of many rows */
+    float *logits;           /* [sample][vocabulary] */
+    float *partials;
+    uint32_t *arrivals;
+    struct sample_partial *sample_partials;
+    uint32_t *finished;
+    uint64_t *steps;
+    uint32_t *full; /* holds FEW_ROWS_MAX: the count of a product without a step */
+};
+
+/* What host and device exchange for one step in flight; pinned host memory, mapped. */
+struct exchange {
+    struct step_order order;
+    struct step_answer answer;
+    uint32_t *row_of; /* host only: row of the device -> row of the batch */
+    uint64_t *hashes; /* host only [sample] */
+    uint32_t rows, samples;
+};
+
+struct step {
+    struct cuda_backend *cuda;
+    struct step_options options;
+    void *memory;
+    uint64_t memory_bytes;
+    void *pinned;
+    struct step_buffers at;
+    struct exchange exchanges[STEPS_IN_FLIGHT];
+    volatile uint64_t *done;     /* mapped */
+    volatile uint32_t *progress; /* mapped: layers done of the step that runs */
+    uint32_t progress_shown;
+    uint64_t begun, collected;
+    struct table_entry *pending; /* host: entries for the next step */
+    uint32_t pending_count, pending_capacity;
+    uint32_t entries_max; /* of an order */
+    uint32_t segments_max;
+    uint32_t split_items_max;
+    bool library_serves[SHAPE_COUNT]; /* the start check found equal bits */
+    uint32_t bucket_count;
+    uint32_t buckets[BUCKETS_MAX]; /* rows */
+    cudaGraphExec_t graphs[BUCKETS_MAX][STEPS_IN_FLIGHT];
+};
+
+/* Rows that the library is called with for `rows`. */
+static inline uint32_t library_rows(uint32_t rows)
+{
+    const uint32_t unit = rows <= LIBRARY_ROWS_FINE ? LIBRARY_ROWS_UNIT : 2 * LIBRARY_ROWS_UNIT;
+    return (rows + unit - 1) / unit * unit;
+}
+
+/* What is enqueued: the rows of a step, or of a bucket for a graph. */
+struct step_plan {
+    uint32_t rows;     /* of the grids */
+    uint32_t decoding; /* rows, first in order, of spans of one row */
+    uint32_t samples;
+    uint32_t span_count;   /* of several rows */
+    uint32_t span_tiles;   /* of the longest */
+    bool samples_in_order; /* sample i is row i */
+    uint32_t exchange;
+};
+
+const struct product *step_product(const struct step *step, enum shape_kind kind, uint32_t layer);
+
+/* Enqueues one step. */
+MUST_USE enum status step_enqueue(struct step *step, const struct step_plan *plan);
+
+/* [rows] x product into bf16 or fp32 rows, by the library or by own kernels. */
+MUST_USE enum status step_multiply_many(struct step *step, enum shape_kind kind,
+                                        const struct product *product, const __nv_bfloat16 *input,
+                                        uint32_t rows, void *output);
+
+/* The library's product, for the check. */
+MUST_USE enum status step_library(struct step *step, enum shape_kind kind,
+                                  const struct product *product, const __nv_bfloat16 *input,
+                                  uint32_t rows, void *output);
+
+/* Compares the library with own kernels for every number of rows that it is called with, and sets
+ * library_serves. */
+MUST_USE enum status step_check(struct step *step);
+
+#endif

@@ -1,0 +1,157 @@
+/* Whole steps on a device: the logits of a request are the same bits alone and in every batch, for
+ * every chunking, decoded or prefilled, wherever its blocks lie, and in two steps in flight.
+ * usage: step_test [small] */
+#include "step_model.h"
+
+#include <stdbool.h>
+
+enum { LENGTH = 300, ROWS = 600 };
+
+static int failures;
+static struct world_batch batch;
+static struct step_sample samples[WORLD_SAMPLES];
+static const struct sampling GREEDY = {.top_p = 1};
+
+static void expect(bool good, const char *what, uint32_t number)
+{
+    printf("%s %s %u\n", good ? "ok  " : "FAIL", what, number);
+    failures += !good;
+}
+
+static uint32_t token_of(const struct step_world *world, uint32_t stream, uint32_t position)
+{
+    struct random random = {stream * 1000003u + position};
+    return random_below(&random, world->shape.vocabulary);
+}
+
+/* Prefills `length` tokens of `stream` into `slot`; the sample after the last one. */
+static struct step_sample prefill(struct step_world *world, uint32_t slot, uint32_t stream,
+                                  uint32_t length, uint32_t chunk)
+{
+    for (uint32_t first = 0; first < length; first += chunk) {
+        uint32_t count = length - first < chunk ? length - first : chunk;
+        batch_start(&batch);
+        for (uint32_t i = 0; i < count; i++)
+            batch_row(&batch, slot, first + i, token_of(world, stream, first + i));
+        batch_sample(&batch, &GREEDY);
+        batch_run(world, &batch, samples);
+    }
+    return samples[0];
+}
+
+static void test_chunks(struct step_world *world, uint64_t whole)
+{
+    static const uint32_t chunks[] = {1, 7, 16, 31, 33, 64, 100, 256};
+    for (uint32_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        world_map(world, 1);
+        struct step_sample sample = prefill(world, 1, 5, LENGTH, chunks[i]);
+        expect(sample.logits_hash == whole, "chunks of", chunks[i]);
+    }
+}
+
+/* The stream's next token beside others of other lengths, at a row of its own. */
+static void test_batches(struct step_world *world, uint64_t alone)
+{
+    static const uint32_t sizes[] = {2, 8, 9, 16, 17, 32, 33, 64, 65, 128};
+    for (uint32_t slot = 0; slot < world->slots; slot++)
+        world_map(world, slot);
+    for (uint32_t slot = 0; slot < world->slots; slot++)
+        (void)prefill(world, slot, slot == 3 ? 5 : 100 + slot, slot == 3 ? LENGTH : 3 + slot * 2,
+                      ROWS);
+    for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes && sizes[i] <= world->slots; i++) {
+        for (uint32_t turn = 0; turn < 2; turn++) {
+            uint32_t mine = turn == 0 ? 1 : sizes[i] - 1, other = 4;
+            batch_start(&batch);
+            for (uint32_t row = 0; row < sizes[i]; row++) {
+                uint32_t slot = row == mine ? 3 : other++ % world->slots;
+                slot = slot == 3 && row != mine ? other++ % world->slots : slot;
+                uint32_t position = slot == 3 ? LENGTH : 3 + slot * 2;
+                if (row < 2 && row != mine && sizes[i] == world->slots)
+                    slot = row;
+                position = slot == 3 ? LENGTH : 3 + slot * 2;
+                batch_row(&batch, slot, position, token_of(world, slot == 3 ? 5 : 100 + slot, 999));
+                batch_sample(&batch, &GREEDY);
+            }
+            batch_run(world, &batch, samples);
+            expect(samples[mine].logits_hash == alone, "batch of", sizes[i]);
+        }
+    }
+    batch_start(&batch); /* beside a chunk of another request */
+    batch_row(&batch, 3, LENGTH, token_of(world, 5, 999));
+    batch_sample(&batch, &GREEDY);
+    for (uint32_t i = 0; i < 200; i++)
+        batch_row(&batch, 1, i, token_of(world, 101, i));
+    batch_sample(&batch, &GREEDY);
+    batch_run(world, &batch, samples);
+    expect(samples[0].logits_hash == alone, "beside a chunk of", 200);
+}
+
+/* Two steps in flight, the token of the second taken from the first. */
+static void test_flight(struct step_world *world)
+{
+    enum { STEPS = 40 };
+    static uint32_t errors[WORLD_ROWS];
+    const struct step_operations *steps = world->backend->steps;
+    uint32_t tokens[STEPS + 1], different = 0;
+    world_map(world, 2);
+    tokens[0] = prefill(world, 2, 9, 20, ROWS).token;
+    for (uint32_t i = 0; i < STEPS; i++) {
+        batch_start(&batch);
+        batch_row(&batch, 2, 20 + i, tokens[i]);
+        batch_sample(&batch, &GREEDY);
+        batch_run(world, &batch, samples);
+        tokens[i + 1] = samples[0].token;
+    }
+    different += prefill(world, 2, 9, 20, ROWS).token != tokens[0];
+    for (uint32_t i = 0; i <= STEPS; i++) {
+        if (i < STEPS) {
+            batch_start(&batch);
+            batch_row(&batch, 2, 20 + i, STEP_TOKEN_LAST_SAMPLE);
+            batch_sample(&batch, &GREEDY);
+            world_must(steps->begin(world->step, &batch.view), "begin", NULL);
+        }
+        if (i == 0)
+            continue;
+        world_must(steps->collect(world->step, samples, errors), "collect", NULL);
+        different += samples[0].token != tokens[i];
+    }
+    expect(different == 0, "tokens in flight differ:", different);
+}
+
+static void test_shape(const struct step_shape *shape)
+{
+    struct step_world world;
+    world_open(&world, shape, 128, 512);
+    world_start(&world, ROWS, true);
+    printf("shape %s on %s\n", shape->name, world.backend->name);
+    world_map(&world, 0);
+    uint64_t whole = prefill(&world, 0, 5, LENGTH, LENGTH).logits_hash;
+    test_chunks(&world, whole);
+    batch_start(&batch);
+    batch_row(&batch, 0, LENGTH, token_of(&world, 5, 999));
+    batch_sample(&batch, &GREEDY);
+    batch_run(&world, &batch, samples);
+    uint64_t alone = samples[0].logits_hash;
+    world.shuffle = 12347;
+    world_map(&world, 0);
+    expect(prefill(&world, 0, 5, LENGTH, LENGTH).logits_hash == whole, "shuffled blocks", 0);
+    test_batches(&world, alone);
+    world_start(&world, ROWS, false);
+    test_flight(&world);
+    world_close(&world);
+}
+
+int main(int count, char **arguments)
+{
+    static const struct step_shape shapes[] = {
+        {"tiny", 2, 128, 256, 4, 2, 64, 1000},
+        {"smollm2-2-layers", 2, 576, 1536, 9, 3, 64, 49152},
+        {"head-dim-128", 2, 1024, 2816, 8, 2, 128, 32000},
+        {"llama-1b-2-layers", 2, 2048, 8192, 32, 8, 64, 128256},
+    };
+    bool small = count > 1 && strcmp(arguments[1], "small") == 0;
+    for (uint32_t i = 0; i < (small ? 1 : sizeof shapes / sizeof *shapes); i++)
+        test_shape(&shapes[i]);
+    printf("steps: %s (%d failures)\n", failures == 0 ? "all good" : "FAILED", failures);
+    return failures == 0 ? 0 : 1;
+}
