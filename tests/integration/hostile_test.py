@@ -11,8 +11,9 @@ REQUEST = struct.pack(">I", 0x80000001)
 BOMB_ARRAY = b"\xdd\x0f\x00\x00\x00"
 BOMB_NESTED = b"".join(b"\xdd\x01\x00\x00\x00" for _ in range(31))
 DEEP = b"\x81\x01" + b"\x91" * 10000 + b"\x01"
-GROWTH_BYTES_MAX = 32 << 20  # of the coordinator, whatever clients send
-UNREAD_BYTES_MAX = 256 << 20
+ROOM = 1 if PATIENCE == 1 else 16   # sanitizers keep freed memory for a while
+GROWTH_BYTES_MAX = (32 << 20) * ROOM  # of the coordinator, whatever clients send
+UNREAD_BYTES_MAX = (256 << 20) * ROOM
 DESCRIPTORS = 96             # of a coordinator that runs out of them
 
 
@@ -95,7 +96,7 @@ class Hostile(TandemTest):
             self.assertEqual(answer.get(1, answer.get("type")) in (32, "error"), True, answer)
         requester.close()
         self.assert_alive()
-        self.assertLess(self.coordinator.resident_bytes(), 200 << 20)
+        self.assertLess(self.coordinator.resident_bytes(), (200 << 20) * ROOM)
         self.assertGreaterEqual(self.system.stats()["messages_bad"], 10)
 
     def test_frame_without_a_request_id(self):
@@ -160,12 +161,13 @@ class Hostile(TandemTest):
         before = self.coordinator.resident_bytes()
         for number, character in enumerate(("a", " ", "\n", "e\u0301", "\u65e5", "1", "'", "\U0001f600")):
             text = character * ((1 << 20) // len(character.encode()))
-            started = time.monotonic()
+            cpu = self.coordinator.cpu_ms()
             refused = self.system.in_background(self.system.client(60).submit, f"same-{number}", prompt=text)
             while not refused.done():
                 self.assertLess(self.assert_alive(), 1 * PATIENCE)
+                time.sleep(0.02)  # asking is not what is measured
             self.assertEqual(refused.result()["code"], "prompt_too_long", repr(character))
-            self.assertLess(time.monotonic() - started, 2 * PATIENCE, repr(character))
+            self.assertLess(self.coordinator.cpu_ms() - cpu, 2000 * PATIENCE, repr(character))
         answer = self.system.client().submit("above", prompt="a" * ((1 << 20) + 1))
         self.assertEqual((answer["code"], answer["limit"]), ("too_large", 1 << 20))
         connection = self.connect()
@@ -192,7 +194,7 @@ class Hostile(TandemTest):
         self.assertEqual(client.ask(type="status", id="queued-9999")["queue_position"], 9999)
         self.assertLess(self.assert_alive(), 1)
         grown = self.coordinator.resident_bytes() - before
-        self.assertLess(grown, 64 << 20)
+        self.assertLess(grown, (64 << 20) * ROOM)
         cpu = self.coordinator.cpu_ms()
         time.sleep(2)
         self.assertLessEqual(self.coordinator.cpu_ms() - cpu, 20 * PATIENCE)  # a queue costs no time
