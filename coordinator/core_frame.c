@@ -291,14 +291,16 @@ void core_accept_token(struct core *core, struct request *request, uint32_t toke
     }
     size_t length = detokenizer_push(&request->detokenizer, core->config.vocabulary, request->stops,
                                      token, core->token_text);
-    if (requests_append_text(&core->requests, request, core->token_text, length) != STATUS_OK)
+    if (requests_append_text(&core->requests, request, core->token_text, length) != STATUS_OK) {
+        request->detokenizer.ended = true; /* what is held back would follow a hole */
         end_without_memory(core, request);
-    else if (request->detokenizer.ended)
+    } else if (request->detokenizer.ended) {
         end_by(core, request, FINISH_REASON_STOP);
-    else if (request->accepted == request->max_tokens)
+    } else if (request->accepted == request->max_tokens) {
         end_by(core, request, FINISH_REASON_LENGTH);
-    else
+    } else {
         core_wake(core, request);
+    }
 }
 
 /* ---- Frame of an event ---- */

@@ -26,6 +26,7 @@ static const struct {
     const char *found;
 } regressions[] = {
     {55, 600, "a request whose later chunk was refused never ended"},
+    {2049686, 2000, "text was shown behind text for which there was no memory"},
 };
 
 static uint64_t number(int count, char **arguments, int index, uint64_t fallback)

@@ -14,10 +14,13 @@
 
 static struct engine engine;
 static int allocations_left; /* -1 = enough */
+static bool fails_once;      /* the next one */
 
 static void *reallocate(void *memory, size_t bytes)
 {
-    if (allocations_left == 0)
+    bool fails = allocations_left == 0 || fails_once;
+    fails_once = false;
+    if (fails)
         return NULL;
     if (allocations_left > 0)
         allocations_left--;
@@ -28,6 +31,7 @@ static int set_up(void **state)
 {
     (void)state;
     allocations_left = -1;
+    fails_once = false;
     engine_init(&engine);
     engine.config.reallocate = reallocate;
     return 0;
@@ -266,6 +270,32 @@ static void without_memory_a_submit_is_overloaded_and_leaves_no_trace(void **sta
     assert_in_range(failed, 4, 6); /* request, stops, order, ids */
 }
 
+/* Both of the first letters may begin a stop. The second one releases the first, for which there is
+ * no memory: what is held back must not be shown in its place. */
+static void without_memory_for_text_nothing_later_is_shown(void **state)
+{
+    (void)state;
+    uint32_t expected[2];
+    char stops[2][3] = {"?!", "?!"};
+    engine_start(&engine);
+    engine_attach(&engine);
+    engine_expect(&engine, "hello", 7, 2, expected);
+    assert_int_not_equal(expected[0], expected[1]);
+    struct client_submit request = engine_prompt("a", "hello", 5);
+    for (int i = 0; i < 2; i++) {
+        stops[i][0] = (char)expected[i];
+        request.stop.items[request.stop.count++] = wire_text_of(stops[i]);
+    }
+    engine_submit(&engine, &request);
+    engine_step(&engine);
+    fails_once = true;
+    engine_step(&engine);
+    assert_false(fails_once);
+    const struct engine_answer *answer = engine_answer(&engine, engine_poll(&engine, "a", 0, 0));
+    assert_int_equal(answer->message.output.finish.error.code, ERROR_CODE_OVERLOADED);
+    assert_int_equal(answer->message.output.text.length, 0);
+}
+
 static void without_memory_a_running_request_ends_and_its_neighbour_goes_on(void **state)
 {
     (void)state;
@@ -446,6 +476,7 @@ int main(void)
         CASE(the_queue_is_bounded_by_number),
         CASE(the_queue_is_bounded_by_bytes),
         CASE(without_memory_a_submit_is_overloaded_and_leaves_no_trace),
+        CASE(without_memory_for_text_nothing_later_is_shown),
         CASE(without_memory_a_running_request_ends_and_its_neighbour_goes_on),
         CASE(tokenize_is_answered_or_refused),
         CASE(ids_of_the_tokenizer_are_judged_too),
