@@ -92,12 +92,10 @@ class Attach(TandemTest):
 
     def test_only_a_few_standbys_wait(self):
         workers = [self.scripted() for _ in range(7)]
-        lines = []
-        for worker in workers[:5]:
-            lines.append(worker.stdout.readline().split()[0])
-        wait_for(lambda: self.system.stats()["workers_standby"] >= 4, 10, "four standbys")
-        self.assertEqual(sorted(lines)[0], "attached")
-        self.assertLessEqual(self.system.stats()["workers_standby"], 4)
+        # Which of them comes first is chance: one works, four wait, two hear that four are enough.
+        words = sorted(worker.stdout.readline().split()[0] for worker in workers)
+        self.assertEqual(words, ["attached"] + ["refused"] * 2 + ["standby"] * 4)
+        self.assertEqual(self.system.stats()["workers_standby"], 4)
         for worker in workers:
             self.end(worker)
 
