@@ -54,7 +54,7 @@ threaded+='|^faults[.]start_memory|^integration[.](generate|bad_input|attach|hos
 for part in "${parts[@]}"; do
     case $part in
     quick) run release -L quick ;;
-    release) run release ;;
+    release) run release -LE gpu ;; # tests/gpu/run.sh runs those where the device is
     asan)
         # Not detect_stack_use_after_return: gcc's copies of frames are not aligned as their variables ask.
         ASAN_OPTIONS=strict_string_checks=1 \
