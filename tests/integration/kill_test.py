@@ -222,8 +222,11 @@ class Kill(TandemTest):
     def assert_vanished_client_is_noticed(self):
         """A parked poll ends with its connection, and a request that nobody asks for is cancelled."""
         client, other = self.system.client(), self.system.client()
-        client.submit("vanishes", prompt="a", max_tokens=1500, ignore_eos=True, temperature=0.5, seed=1)
-        poll = sp_wire.msgpack.packb({"type": "next", "id": "vanishes", "hold_tokens": 1500, "max_wait_ms": 20000})
+        count = 12  # so many that none of them can end before it is missed
+        for number in range(count):
+            client.submit(f"vanishes-{number}", prompt="a", max_tokens=3000, ignore_eos=True, temperature=0.5,
+                          seed=number)
+        poll = sp_wire.msgpack.packb({"type": "next", "id": "vanishes-0", "hold_tokens": 3000, "max_wait_ms": 20000})
         sp_wire.send_frame(client.requester.connection, struct.pack(">I", sp_wire.TOP_BIT) + poll)
         wait_for(lambda: other.ask(type="stats")["polls_parked"] == 1, 5, "a parked poll")
         client.close()  # as the kernel does for a killed client
@@ -231,9 +234,11 @@ class Kill(TandemTest):
 
         def outcome():
             state = other.ask(type="stats")
-            return state["requests_orphaned"] == 1 and state["requests_running"] == 0
-        wait_for(outcome, 2 * ORPHAN_MS / 1000, "the request is cancelled")
-        self.assertEqual(other.ask(type="next", id="vanishes")["finish"]["reason"], "cancelled")
+            return state["requests_orphaned"] == count and state["requests_running"] == 0
+        wait_for(outcome, 2 * ORPHAN_MS / 1000, "the requests are cancelled")
+        for number in range(count):
+            answer = other.ask(type="next", id=f"vanishes-{number}", from_token=0)
+            self.assertEqual(answer["finish"]["reason"], "cancelled")
 
     def test_random_kills(self):
         self.start(waiting=2)
@@ -352,7 +357,8 @@ class Kill(TandemTest):
         traffic = Traffic(self.system, self.expected, 8, "storm")
         wait_for(lambda: self.system.stats()["workers_standby"] == 2, 20, "two that wait")
         first = self.workers.active()
-        asleep = self.workers.standby()
+        asleep = next(worker for worker in self.workers.alive if worker is not first and
+                      worker.events("worker_standby")[-1]["position"] == "1")  # the next to be promoted
         third = next(worker for worker in self.workers.alive if worker not in (first, asleep))
         asleep.send(signal.SIGSTOP)
         first.kill()
