@@ -18,13 +18,10 @@ static uint32_t prompt[PROMPT_MAX];
 static struct engine_trace run(struct engine *engine, uint32_t slot, uint32_t prompt_tokens,
                                uint32_t answers, uint32_t chunk)
 {
-    return engine_run(engine, &(struct engine_request){
-                                  .slot = slot,
-                                  .prompt = prompt,
-                                  .prompt_tokens = prompt_tokens,
-                                  .answers = answers,
-                                  .chunk = chunk,
-                              });
+    struct engine_request request = {
+        .slot = slot, .prompt = prompt, .answers = answers, .chunk = chunk};
+    request.prompt_tokens = prompt_tokens;
+    return engine_run(engine, &request);
 }
 
 /* The answers of a fresh engine with these options to one request alone. */
@@ -427,13 +424,12 @@ static void recompute_continues_the_stream(void **state)
     uint32_t extended[50];
     memcpy(extended, prompt, 30 * sizeof *prompt);
     memcpy(extended + 30, whole.tokens, 9 * sizeof *prompt);
-    request = (struct engine_request){.slot = 2,
-                                      .prompt = extended,
-                                      .prompt_tokens = 39,
-                                      .answers = 11,
-                                      .chunk = 16,
-                                      .from_log = true,
-                                      .parameters = &parameters};
+    request.slot = 2;
+    request.prompt = extended;
+    request.prompt_tokens = 39;
+    request.answers = 11;
+    request.chunk = 16;
+    request.from_log = true;
     struct engine_trace rest = engine_run(engine, &request);
     for (uint32_t i = 0; i < rest.count; i++) {
         assert_int_equal(rest.tokens[i], whole.tokens[9 + i]);
