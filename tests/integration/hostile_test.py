@@ -294,10 +294,10 @@ class Hostile(TandemTest):
         self.assert_generates("after")
 
     def ask_and_never_read(self, question, times):
-        """40 connections that send a question so many times each."""
+        """40 connections (fewer of a slower build) that send a question so many times each."""
         before = self.coordinator.resident_bytes()
         mute = []
-        for _ in range(40):
+        for _ in range(int(40 / PATIENCE)):
             connection = self.connect()
             connection.settimeout(0.2)
             mute.append(connection)
