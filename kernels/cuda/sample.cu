@@ -143,11 +143,11 @@ __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constan
     if (scored)
         best = best_score(args, sample, first, values);
     largest = reduce(largest, float_scratch, larger);
-    const float shift = -__fmul_rn(largest, (float)LOG2_E);
+    /* the largest itself counts exactly 1, so no log-probability is above 0 */
     float sum = 0.0f;
 #pragma unroll
     for (uint32_t i = 0; i < PER_THREAD; i++)
-        sum = __fadd_rn(sum, exp2_of(__fmaf_rn(values[i], (float)LOG2_E, shift)));
+        sum = __fadd_rn(sum, exp2_of(__fmul_rn(__fsub_rn(values[i], largest), (float)LOG2_E)));
     sum = reduce(sum, float_scratch, added);
     best = reduce(best, key_scratch, larger_key);
     /* a NaN is in the sum, an infinity in the widest */

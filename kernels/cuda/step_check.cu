@@ -122,6 +122,8 @@ enum status step_check(struct step *step)
     probe.own = (uint8_t *)own;
     probe.differences = (uint32_t *)differences;
     if (error == cudaSuccess)
+        error = cudaMemsetAsync(library, 0, most * longest * 2, step->cuda->stream);
+    if (error == cudaSuccess)
         error = fill_launch(probe.input, most * widest, 1, step->cuda->stream);
     enum status status = cuda_status(error, "check");
     for (int kind = 0; status == STATUS_OK && kind < SHAPE_COUNT; kind++)

@@ -1,5 +1,5 @@
-/* The sequence of kernels of one step. Up to FEW_ROWS_MAX rows own fused kernels, from there on the
- * library's products with kernels of one pass between them: which of the two serves a row is a
+/* The sequence of kernels of one step. Up to FEW_ROWS_SERVED rows own fused kernels, from there on
+ * the library's products with kernels of one pass between them: which of the two serves a row is a
  * matter of time alone, its bits are the same. */
 #include "kernels/cuda/step_state.h"
 
@@ -277,7 +277,7 @@ static enum status output_logits(struct step *step, const struct step_plan *plan
     const struct step_buffers *at = &step->at;
     const float *weight = step->options.model.output_norm;
     const uint32_t *taken = plan->samples_in_order ? NULL : at->sample_rows;
-    if (plan->samples <= FEW_ROWS_MAX && addend == NULL) {
+    if (plan->samples <= FEW_ROWS_SERVED && addend == NULL) {
         struct few_args args = few_of(step, SHAPE_LOGITS, 0, plan->samples);
         args.output = FEW_TO_LOGITS;
         args.count = &at->counts->samples;
@@ -290,7 +290,7 @@ static enum status output_logits(struct step *step, const struct step_plan *plan
             error = few_launch(&args, step->cuda->multiprocessors, step->cuda->stream);
         return cuda_status(error, "logits");
     }
-    const bool few = plan->samples <= FEW_ROWS_MAX;
+    const bool few = plan->samples <= FEW_ROWS_SERVED;
     struct norm_args norm = {};
     norm.residual = at->residual;
     norm.addend = addend;
@@ -365,7 +365,7 @@ static enum status begin(struct step *step, const struct step_plan *plan)
 
 enum status step_enqueue(struct step *step, const struct step_plan *plan)
 {
-    const bool few = plan->rows <= FEW_ROWS_MAX;
+    const bool few = plan->rows <= FEW_ROWS_SERVED;
     enum status status = begin(step, plan);
     for (uint32_t layer = 0; status == STATUS_OK && layer < step->options.model.layers; layer++)
         status = few ? few_layer(step, plan, layer) : many_layer(step, plan, layer);

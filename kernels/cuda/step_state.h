@@ -5,6 +5,7 @@
 #include "kernels/cuda/device.h"
 
 enum {
+    FEW_ROWS_SERVED = 16,   /* by own products; the library is faster from there on (measured) */
     LIBRARY_ROWS_UNIT = 64, /* up to LIBRARY_ROWS_FINE rows; 128 from there on */
     LIBRARY_ROWS_FINE = 256,
     BUCKETS_MAX = 40,

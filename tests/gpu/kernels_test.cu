@@ -348,7 +348,7 @@ static bool is_allowed(const float *row, uint32_t vocabulary, const struct sampl
         mass += row[id] > row[token] ? p : 0;
     }
     const double own = exp((double)(row[token] - row[best]) / temperature);
-    return fabs((double)row[token] - log(sum) - (double)logprob) < 1e-4 &&
+    return fabs((double)row[token] - log(sum) - (double)logprob) < 1e-4 && logprob <= 0 &&
            (sampling.temperature > 0 || token == best) &&
            (sampling.top_k == 0 || above < sampling.top_k) &&
            (sampling.top_p >= 1 || mass / total < (double)sampling.top_p + 1e-6) &&
@@ -368,6 +368,7 @@ static void test_sampling()
                        i % 8 == 7 ? 0.05f : 0.0f, i % 4 == 3 ? 40u : 0u};
         logits[(uint64_t)i * columns + vocabulary] = 1e9f; /* never drawn */
     }
+    logits[4 * (uint64_t)columns + 776] = 61.7f; /* all but certain */
     logits[5 * (uint64_t)columns + 777] = NAN;
     logits[6 * (uint64_t)columns + 778] = -INFINITY;
     device_array<float> device_logits(logits.size());
@@ -418,8 +419,15 @@ static void test_sampling()
     expect(wrong == 0 && done.get()[0] == 1, "sampling", detail);
 }
 
+enum { NO_DEVICE = 77 }; /* tells ctest that there is nothing to test on */
+
 int main()
 {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+        printf("no device\n");
+        return NO_DEVICE;
+    }
     must(few_prepare(), "prepare");
     must(rows_prepare(), "prepare");
     must(attention_decode_prepare(), "prepare");
