@@ -8,7 +8,7 @@
 
 static struct backend *open_backend(uint32_t isa, uint32_t threads)
 {
-    struct backend_options options = {BACKEND_AUTO, isa, threads};
+    struct backend_options options = {BACKEND_CPU, isa, threads};
     struct backend *backend = NULL;
     struct reason reason;
     enum status status = backend_open(&options, &backend, reason_init(&reason));
