@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 enum backend_kind { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
-enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2 };
+enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512 };
 
 struct backend_options {
     uint32_t kind;    /* enum backend_kind */

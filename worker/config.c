@@ -14,8 +14,11 @@ static const struct option_choice KV_TYPES[] = {
 static const struct option_choice BACKENDS[] = {
     {"auto", BACKEND_AUTO}, {"cpu", BACKEND_CPU}, {"cuda", BACKEND_CUDA}, {NULL, 0}};
 
-static const struct option_choice CPU_ISAS[] = {
-    {"auto", CPU_ISA_AUTO}, {"plain", CPU_ISA_PLAIN}, {"avx2", CPU_ISA_AVX2}, {NULL, 0}};
+static const struct option_choice CPU_ISAS[] = {{"auto", CPU_ISA_AUTO},
+                                                {"plain", CPU_ISA_PLAIN},
+                                                {"avx2", CPU_ISA_AVX2},
+                                                {"avx512", CPU_ISA_AVX512},
+                                                {NULL, 0}};
 
 static const struct option_choice LOG_LEVELS[] = {{"error", LOG_LEVEL_ERROR},
                                                   {"warn", LOG_LEVEL_WARN},

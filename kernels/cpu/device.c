@@ -93,15 +93,41 @@ static bool has_avx2(void)
            __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
+/* Processors with AVX-512 but without VNNI (before 2019) run the AVX2 kernels. */
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+
+static bool always(void)
+{
+    return true;
+}
+
+/* From the widest to the one that runs everywhere. */
+static const struct isa_level {
+    uint32_t isa; /* enum cpu_isa */
+    const struct cpu_kernels *kernels;
+    bool (*present)(void);
+    const char *missing;
+} isa_levels[] = {
+    {CPU_ISA_AVX512, &cpu_kernels_avx512, has_avx512, "AVX-512 with BW, DQ, VL and VNNI"},
+    {CPU_ISA_AVX2, &cpu_kernels_avx2, has_avx2, "AVX2 with FMA and F16C"},
+    {CPU_ISA_PLAIN, &cpu_kernels_plain, always, ""},
+};
+
 static const struct cpu_kernels *choose_kernels(uint32_t isa, struct text *why)
 {
-    if (isa == CPU_ISA_PLAIN)
-        return &cpu_kernels_plain;
-    if (has_avx2())
-        return &cpu_kernels_avx2;
-    if (isa == CPU_ISA_AUTO)
-        return &cpu_kernels_plain;
-    text_set(why, "this processor has no AVX2 with FMA and F16C");
+    for (size_t i = 0; i < sizeof isa_levels / sizeof *isa_levels; i++) {
+        const struct isa_level *level = &isa_levels[i];
+        if (isa != CPU_ISA_AUTO && isa != level->isa)
+            continue;
+        if (level->present())
+            return level->kernels;
+        text_set(why, "this processor has no %s", level->missing);
+    }
     return NULL;
 }
 

@@ -110,5 +110,6 @@ struct cpu_kernels {
 
 extern const struct cpu_kernels cpu_kernels_plain;
 extern const struct cpu_kernels cpu_kernels_avx2;
+extern const struct cpu_kernels cpu_kernels_avx512;
 
 #endif

@@ -1,13 +1,14 @@
 /* Time, bytes and rates of the kernels on this machine, shapes of SmolLM2-135M.
- * Usage: kernels_bench [threads [plain|avx2 [matmul|attention|sample]]]. Weights are larger than
- * the caches and every call takes another copy, so that one row streams from memory as a decode
- * step does. Times are medians.
+ * Usage: kernels_bench [threads [plain|avx2|avx512 [matmul|attention|sample]]]. Weights are larger
+ * than the caches and every call takes another copy, so that one row streams from memory as a
+ * decode step does. Times are medians.
  */
 #include "kernels/backend.h"
 
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/random.h"
+#include "support/isa_names.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -315,8 +316,10 @@ int main(int argc, char **argv)
     struct reason reason;
     if (argc > 1)
         options.threads = (uint32_t)strtoul(argv[1], NULL, 10);
-    if (argc > 2)
-        options.cpu_isa = strcmp(argv[2], "plain") == 0 ? CPU_ISA_PLAIN : CPU_ISA_AVX2;
+    if (argc > 2 && !isa_from_name(argv[2], &options.cpu_isa)) {
+        fprintf(stderr, "%s is not " ISA_NAMES_HELP "\n", argv[2]);
+        return 64;
+    }
     if (backend_open(&options, &bench.backend, reason_init(&reason)) != STATUS_OK) {
         fprintf(stderr, "%s\n", reason.storage);
         return 1;

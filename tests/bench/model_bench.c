@@ -1,8 +1,9 @@
 /* Tokens per second of a model's layers and sampler in this process: a prompt of 512, one stream,
  * one stream after 1,024 positions, 8 and 32 streams. No socket, no plan. usage: model_bench
- * MODEL.gguf [threads [plain|avx2]] */
+ * MODEL.gguf [threads [plain|avx2|avx512]] */
 #include "common/check.h"
 #include "common/clock.h"
+#include "support/isa_names.h"
 #include "worker/forward.h"
 
 #include <stdio.h>
@@ -123,13 +124,15 @@ int main(int argc, char **argv)
     struct backend_options options = {.kind = BACKEND_CPU};
     double seconds[5];
     if (argc < 2) {
-        fprintf(stderr, "usage: model_bench MODEL.gguf [threads [plain|avx2]]\n");
+        fprintf(stderr, "usage: model_bench MODEL.gguf [threads [plain|avx2|avx512]]\n");
         return 64;
     }
     if (argc > 2)
         options.threads = (uint32_t)strtoul(argv[2], NULL, 10);
-    if (argc > 3)
-        options.cpu_isa = strcmp(argv[3], "plain") == 0 ? CPU_ISA_PLAIN : CPU_ISA_AVX2;
+    if (argc > 3 && !isa_from_name(argv[3], &options.cpu_isa)) {
+        fprintf(stderr, "%s is not " ISA_NAMES_HELP "\n", argv[3]);
+        return 64;
+    }
     open_bench(&bench, argv[1], &options);
     printf("%s, %u threads\n", bench.backend->name, bench.backend->threads);
     for (int turn = 0; turn < 5; turn++)

@@ -3,9 +3,10 @@
  *
  * usage: dump_logits MODEL ISA THREADS CHUNK < ids > logits
  * Input, little-endian u32: for each prompt the number of ids and the ids, until the end. Output:
- * for each prompt [ids][vocabulary]. ISA: auto, plain or avx2; THREADS: 0 for all; CHUNK: rows of
- * one step. */
+ * for each prompt [ids][vocabulary]. ISA: auto, plain, avx2 or avx512; THREADS: 0 for all; CHUNK:
+ * rows of one step. */
 #include "golden/token_runner.h"
+#include "support/isa_names.h"
 
 #include <errno.h>
 
@@ -20,14 +21,12 @@ static void write_logits(void *context, uint32_t first, uint32_t rows, const flo
 
 int main(int argc, char **argv)
 {
-    static const char *const isa_names[] = {"auto", "plain", "avx2"};
     struct backend_options options = {.kind = BACKEND_CPU};
     struct token_runner runner = {0};
     if (argc != 5)
         runner_fail("usage", "dump_logits MODEL ISA THREADS CHUNK < ids > logits");
-    for (uint32_t i = 0; i < sizeof isa_names / sizeof isa_names[0]; i++)
-        if (strcmp(argv[2], isa_names[i]) == 0)
-            options.cpu_isa = i;
+    if (!isa_from_name(argv[2], &options.cpu_isa))
+        runner_fail("ISA", "is " ISA_NAMES_HELP);
     options.threads = (uint32_t)strtoul(argv[3], NULL, 10);
     runner.chunk = (uint32_t)strtoul(argv[4], NULL, 10);
     if (runner.chunk == 0)

@@ -1,12 +1,33 @@
 """One answer has one set of bits: whoever else is in the batch, however the prompt was cut, wherever its blocks
 lie, on whatever instruction set and number of threads, and however often it was preempted."""
 import os
+import sys
 
 from tandem_harness import Streams, TandemTest, main
 
 WORDS = "rain on the harbour wall and a lamp that nobody had lit since the old keeper left".split()
 NEIGHBOURS = 31
 TOKENS = 48
+
+
+# What /proc/cpuinfo calls the instructions of a set; plain C runs everywhere.
+INSTRUCTION_SETS = {
+    "plain": set(),
+    "avx2": {"avx2", "fma", "f16c"},
+    "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
+}
+
+
+def instruction_sets():
+    """Those that the processor has; the others are named as left out."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        flags = set(next(line for line in file if line.startswith("flags")).split())
+    for name, needs in INSTRUCTION_SETS.items():
+        if needs <= flags:
+            yield name
+        else:
+            print(f"{name} left out: this processor lacks {', '.join(sorted(needs - flags))}",
+                  file=sys.stderr)
 
 
 def text(start, count):
@@ -73,7 +94,7 @@ class EqualBits(TandemTest):
 
     def test_threads_and_instruction_sets(self):
         for threads in ("1", "2", "3"):
-            for isa in ("plain", "avx2"):
+            for isa in instruction_sets():
                 self.assert_same(self.outcomes(worker=("--threads", threads, "--cpu-isa", isa)),
                                  f"{threads} threads, {isa}")
 

@@ -15,12 +15,14 @@ FLAGS = ["-std=c11", "-fsyntax-only", "-D_GNU_SOURCE", '-DTANDEM_VERSION="lint"'
          "-Wpedantic", "-Wconversion", "-Wshadow", "-Wstrict-prototypes", "-Werror", "-x", "c"]
 # As kernels/CMakeLists.txt compiles the sources that include them.
 AVX2_FLAGS = ["-mavx2", "-mfma", "-mf16c"]
+AVX512_FLAGS = AVX2_FLAGS + ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"]
+SET_FLAGS = {"_avx2.h": AVX2_FLAGS, "_avx512.h": AVX512_FLAGS}
 
 
 def compile_alone(root, compiler, path):
     """Twice in one unit: the include guard is tried as well."""
     source = f'#include "{path}"\n#include "{path}"\nextern int not_empty;\n'
-    flags = FLAGS + (AVX2_FLAGS if path.endswith("_avx2.h") else [])
+    flags = FLAGS + next((SET_FLAGS[end] for end in SET_FLAGS if path.endswith(end)), [])
     result = subprocess.run([compiler, *flags, "-I", root, "-"], input=source, text=True,
                             capture_output=True, check=False)
     if result.returncode == 0:

@@ -1,0 +1,8 @@
+/* The kernels for AVX-512 with BW, DQ, VL and VNNI; only *_avx512.c files are compiled for it. What
+ * has no kernel here is taken from avx2.h. Contracts in kernels.h. */
+#ifndef TANDEM_KERNELS_CPU_AVX512_H
+#define TANDEM_KERNELS_CPU_AVX512_H
+
+#include "kernels/cpu/avx2.h"
+
+#endif
