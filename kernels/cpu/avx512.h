@@ -5,4 +5,8 @@
 
 #include "kernels/cpu/avx2.h"
 
+void matmul_q8_0_avx512(const void *panel, const struct matmul_share *share);
+void matmul_q4_0_avx512(const void *panel, const struct matmul_share *share);
+void matmul_q4_1_avx512(const void *panel, const struct matmul_share *share);
+
 #endif
