@@ -1,31 +1,59 @@
-/* Tokens per second of a model's layers and sampler in this process: a prompt of 512, one stream,
- * one stream after 1,024 positions, 8 and 32 streams. No socket, no plan. usage: model_bench
- * MODEL.gguf [threads [plain|avx2|avx512]] */
+/* The worker's own rate: tokens per second of a model's layers and sampler in this process, without
+ * socket or plan, on workloads as llama.cpp's tools run them.
+ *
+ * usage: model_bench MODEL.gguf [--threads=N] [--isa=ISA] [--kv=f16|f32] [--busy=N] [--chunk=N]
+ *                    WORKLOAD...
+ * pp512      a prompt of 512 tokens, one sample, in chunks of --chunk rows (512)
+ * tg128      128 tokens of one stream, one step each, from an empty pool
+ * tg64@1024  64 tokens of one stream after 1,024 positions
+ * b8, b32    8 and 32 streams, each with a prompt of 128: 64 steps of that many rows
+ * probe      what the machine reads and multiplies at most
+ * --busy=N starts N processes that do nothing but compute, for as long as the benchmark runs. */
+#include "bench/probe.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "support/isa_names.h"
 #include "worker/forward.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-enum { SLOTS = 32, CONTEXT = 1100, ROWS = 512, TURNS_MAX = 32 };
+enum {
+    SLOTS = 32,
+    CONTEXT = 1152,
+    ROWS = 512,
+    BATCH_PROMPT = 128,
+    BATCH_STEPS = 64,
+    STEPS_MAX = 1024,
+    BUSY_MAX = 64,
+    WARM_STEPS = 4,
+    EXIT_USAGE = 64,
+};
+
+#define PROBE_SECONDS 0.6
 
 struct bench {
+    struct backend_options backend_options;
     struct backend *backend;
     struct model model;
     struct kv_pool pool;
     struct forward *forward;
     struct batch batch;
+    uint32_t chunk, kv_type, busy;
+    pid_t busy_pids[BUSY_MAX];
     uint32_t errors[ROWS];
 };
 
-static void open_bench(struct bench *bench, const char *path, const struct backend_options *options)
+static void open_bench(struct bench *bench, const char *path)
 {
     struct reason reason;
     struct text *why = reason_init(&reason);
-    enum status status = backend_open(options, &bench->backend, why);
+    enum status status = backend_open(&bench->backend_options, &bench->backend, why);
     if (status == STATUS_OK)
         status = model_open(path, bench->backend, NULL, NULL, &bench->model, why);
     if (status != STATUS_OK) {
@@ -33,8 +61,8 @@ static void open_bench(struct bench *bench, const char *path, const struct backe
         exit(1);
     }
     const struct model_shape *shape = &bench->model.shape;
-    struct kv_geometry geometry = model_shape_geometry(shape, KV_BLOCK_TOKENS_DEFAULT, KV_TYPE_F16,
-                                                       (enum kv_order)bench->backend->kv_order);
+    struct kv_geometry geometry = model_shape_geometry(
+        shape, KV_BLOCK_TOKENS_DEFAULT, bench->kv_type, (enum kv_order)bench->backend->kv_order);
     uint32_t logical = kv_blocks_for(&geometry, CONTEXT);
     uint64_t pool_bytes = (uint64_t)SLOTS * logical * shape->layers * kv_block_bytes(&geometry);
     struct forward_options forward = {.model = &bench->model,
@@ -75,18 +103,24 @@ static double run_step(struct bench *bench)
 static void add_tokens(struct bench *bench, uint32_t slot, uint32_t first, uint32_t count)
 {
     const struct sampling greedy = {.top_p = 1};
-    uint32_t tokens[ROWS];
+    uint32_t tokens[ROWS], vocabulary = bench->model.shape.tokens;
     for (uint32_t i = 0; i < count; i++)
-        tokens[i] = 1000 + (slot * 7919 + (first + i) * 104729) % 40000;
+        tokens[i] = (slot * 7919 + (first + i) * 104729) % vocabulary;
     batch_add_rows(&bench->batch, slot, first, tokens, count);
     batch_add_sample(&bench->batch, &greedy);
 }
 
-static double prompt_seconds(struct bench *bench, uint32_t slot, uint32_t first, uint32_t count)
+/* Seconds of a whole prompt. */
+static double run_prompt(struct bench *bench, uint32_t slot, uint32_t tokens)
 {
-    batch_clear(&bench->batch);
-    add_tokens(bench, slot, first, count);
-    return run_step(bench);
+    double seconds = 0;
+    for (uint32_t first = 0; first < tokens; first += bench->chunk) {
+        uint32_t left = tokens - first;
+        batch_clear(&bench->batch);
+        add_tokens(bench, slot, first, left < bench->chunk ? left : bench->chunk);
+        seconds += run_step(bench);
+    }
+    return seconds;
 }
 
 static int compare_seconds(const void *a, const void *b)
@@ -95,52 +129,130 @@ static int compare_seconds(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void print_rate(const char *what, double *seconds, uint32_t turns, double tokens)
+/* The rate is that of all steps together; the median step tells what a quiet machine would do. */
+static void print_rate(const char *what, double *seconds, uint32_t steps, double tokens_per_step)
 {
-    qsort(seconds, turns, sizeof *seconds, compare_seconds);
-    printf("%-34s median %8.1f tok/s (%7.2f ms), best %8.1f tok/s\n", what,
-           tokens / seconds[turns / 2], seconds[turns / 2] * 1e3, tokens / seconds[0]);
+    double all = 0;
+    for (uint32_t i = 0; i < steps; i++)
+        all += seconds[i];
+    qsort(seconds, steps, sizeof *seconds, compare_seconds);
+    printf("%-10s %8.1f tok/s  step %8.3f ms mean, %8.3f median, %8.3f best, %8.3f worst\n", what,
+           tokens_per_step * steps / all, all / steps * 1e3, seconds[steps / 2] * 1e3,
+           seconds[0] * 1e3, seconds[steps - 1] * 1e3);
+    fflush(stdout);
 }
 
-static void bench_streams(struct bench *bench, const char *what, uint32_t streams, uint32_t context)
+/* `streams` streams with prompts of `context` tokens: `steps` steps of one row each. */
+static void bench_streams(struct bench *bench, const char *what, uint32_t streams, uint32_t context,
+                          uint32_t steps)
 {
-    double seconds[TURNS_MAX];
-    for (uint32_t slot = 0; slot < streams; slot++) {
-        for (uint32_t first = 0; first < context; first += ROWS)
-            prompt_seconds(bench, slot, first, context - first < ROWS ? context - first : ROWS);
-    }
-    for (uint32_t turn = 0; turn < TURNS_MAX; turn++) {
+    double seconds[STEPS_MAX];
+    for (uint32_t slot = 0; slot < streams; slot++)
+        run_prompt(bench, slot, context);
+    for (uint32_t step = 0; step < steps; step++) {
         batch_clear(&bench->batch);
         for (uint32_t slot = 0; slot < streams; slot++)
-            add_tokens(bench, slot, context + turn, 1);
-        seconds[turn] = run_step(bench);
+            add_tokens(bench, slot, context + step, 1);
+        seconds[step] = run_step(bench);
     }
-    print_rate(what, seconds, TURNS_MAX, streams);
+    print_rate(what, seconds, steps, streams);
+}
+
+static void bench_probe(struct bench *bench)
+{
+    struct pool *pool;
+    CHECK(pool_open(bench->backend->threads, &pool) == STATUS_OK);
+    struct probe probe = probe_machine(pool, PROBE_SECONDS);
+    probe_print(&probe, pool);
+    pool_close(pool);
+}
+
+/* false: not a workload. */
+static bool run_workload(struct bench *bench, const char *text)
+{
+    unsigned count, depth = 0;
+    char end;
+    if (strcmp(text, "probe") == 0) {
+        bench_probe(bench);
+    } else if (sscanf(text, "pp%u%c", &count, &end) == 1 && count >= 1 && count <= CONTEXT) {
+        double seconds = run_prompt(bench, 0, count);
+        print_rate(text, &seconds, 1, count);
+    } else if ((sscanf(text, "tg%u@%u%c", &count, &depth, &end) == 2 ||
+                sscanf(text, "tg%u%c", &count, &end) == 1) &&
+               count >= 1 && count <= STEPS_MAX && depth < CONTEXT && count <= CONTEXT - depth) {
+        bench_streams(bench, text, 1, depth, count);
+    } else if (sscanf(text, "b%u%c", &count, &end) == 1 && count >= 1 && count <= SLOTS) {
+        bench_streams(bench, text, count, BATCH_PROMPT, BATCH_STEPS);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void start_busy(struct bench *bench)
+{
+    for (uint32_t i = 0; i < bench->busy; i++) {
+        bench->busy_pids[i] = fork();
+        CHECK(bench->busy_pids[i] >= 0);
+        if (bench->busy_pids[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (volatile uint32_t turn = 0;; turn++)
+                continue;
+        }
+    }
+}
+
+static void end_busy(struct bench *bench)
+{
+    for (uint32_t i = 0; i < bench->busy; i++) {
+        kill(bench->busy_pids[i], SIGKILL);
+        waitpid(bench->busy_pids[i], NULL, 0);
+    }
+}
+
+static bool take_option(struct bench *bench, const char *text)
+{
+    unsigned number;
+    if (sscanf(text, "--threads=%u", &number) == 1)
+        bench->backend_options.threads = number;
+    else if (strncmp(text, "--isa=", 6) == 0)
+        return isa_from_name(text + 6, &bench->backend_options.cpu_isa);
+    else if (strcmp(text, "--kv=f16") == 0 || strcmp(text, "--kv=f32") == 0)
+        bench->kv_type = strcmp(text, "--kv=f16") == 0 ? KV_TYPE_F16 : KV_TYPE_F32;
+    else if (sscanf(text, "--busy=%u", &number) == 1 && number <= BUSY_MAX)
+        bench->busy = number;
+    else if (sscanf(text, "--chunk=%u", &number) == 1 && number >= 1 && number <= ROWS)
+        bench->chunk = number;
+    else
+        return false;
+    return true;
 }
 
 int main(int argc, char **argv)
 {
-    static struct bench bench;
-    struct backend_options options = {.kind = BACKEND_CPU};
-    double seconds[5];
-    if (argc < 2) {
-        fprintf(stderr, "usage: model_bench MODEL.gguf [threads [plain|avx2|avx512]]\n");
-        return 64;
+    static struct bench bench = {
+        .backend_options = {.kind = BACKEND_CPU}, .chunk = ROWS, .kv_type = KV_TYPE_F16};
+    int argument = 2;
+    while (argument < argc && take_option(&bench, argv[argument]))
+        argument++;
+    if (argument >= argc || strncmp(argv[argument], "--", 2) == 0) {
+        fprintf(
+            stderr,
+            "usage: model_bench MODEL.gguf [--threads=N] [--isa=ISA] [--kv=f16|f32] [--busy=N] "
+            "[--chunk=N] WORKLOAD... (pp512 tg128 tg64@1024 b8 b32 probe); ISA is " ISA_NAMES_HELP
+            "\n");
+        return EXIT_USAGE;
     }
-    if (argc > 2)
-        options.threads = (uint32_t)strtoul(argv[2], NULL, 10);
-    if (argc > 3 && !isa_from_name(argv[3], &options.cpu_isa)) {
-        fprintf(stderr, "%s is not " ISA_NAMES_HELP "\n", argv[3]);
-        return 64;
-    }
-    open_bench(&bench, argv[1], &options);
+    open_bench(&bench, argv[1]);
     printf("%s, %u threads\n", bench.backend->name, bench.backend->threads);
-    for (int turn = 0; turn < 5; turn++)
-        seconds[turn] = prompt_seconds(&bench, 0, 0, 512);
-    print_rate("prompt of 512", seconds, 5, 512);
-    bench_streams(&bench, "1 stream after 16 positions", 1, 16);
-    bench_streams(&bench, "1 stream after 1,024 positions", 1, 1024);
-    bench_streams(&bench, "8 streams after 128 positions", 8, 128);
-    bench_streams(&bench, "32 streams after 128 positions", 32, 128);
-    return 0;
+    bench_streams(&bench, "warm", 1, BATCH_PROMPT, WARM_STEPS);
+    start_busy(&bench);
+    bool good = true;
+    for (; good && argument < argc; argument++) {
+        good = run_workload(&bench, argv[argument]);
+        if (!good)
+            fprintf(stderr, "model_bench: %s is no workload\n", argv[argument]);
+    }
+    end_busy(&bench);
+    return good ? 0 : EXIT_USAGE;
 }

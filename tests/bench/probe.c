@@ -1,0 +1,168 @@
+#include "bench/probe.h"
+
+#include "common/check.h"
+#include "common/clock.h"
+
+#include <immintrin.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    BUFFER_BYTES = 256 << 20,
+    CHUNK_BYTES = 1 << 20,
+    CHAINS = 12, /* independent sums: hide the latency of a multiply-add on any core */
+    TURNS = 20000,
+};
+
+/* Where results go that nobody reads, so that no loop is dropped. */
+static _Atomic uint32_t sink;
+
+/* A loop of `turns` times CHAINS multiply-adds; the products it made. */
+typedef uint64_t (*multiply_loop)(uint32_t turns);
+
+__attribute__((target("avx2"))) static uint64_t integer_avx2(uint32_t turns)
+{
+    __m256i sums[CHAINS], a = _mm256_set1_epi16(3), b = _mm256_set1_epi16(5);
+    for (int i = 0; i < CHAINS; i++)
+        sums[i] = _mm256_set1_epi32(i);
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        for (int i = 0; i < CHAINS; i++) {
+            __asm__ volatile("" : "+x"(a)); /* or the product would be computed once */
+            sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(a, b));
+        }
+    }
+    for (int i = 1; i < CHAINS; i++)
+        sums[0] = _mm256_add_epi32(sums[0], sums[i]);
+    atomic_fetch_add(&sink, (uint32_t)_mm256_extract_epi32(sums[0], 0));
+    return (uint64_t)turns * CHAINS * 16;
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vnni"))) static uint64_t
+integer_avx512(uint32_t turns)
+{
+    __m512i sums[CHAINS], a = _mm512_set1_epi16(3), b = _mm512_set1_epi16(5);
+    for (int i = 0; i < CHAINS; i++)
+        sums[i] = _mm512_set1_epi32(i);
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        for (int i = 0; i < CHAINS; i++)
+            __asm__ volatile("vpdpwssd %2, %1, %0" : "+v"(sums[i]) : "v"(a), "v"(b));
+    }
+    for (int i = 1; i < CHAINS; i++)
+        sums[0] = _mm512_add_epi32(sums[0], sums[i]);
+    atomic_fetch_add(&sink, (uint32_t)_mm512_reduce_add_epi32(sums[0]));
+    return (uint64_t)turns * CHAINS * 32;
+}
+
+__attribute__((target("avx2,fma"))) static uint64_t float_avx2(uint32_t turns)
+{
+    __m256 sums[CHAINS], a = _mm256_set1_ps(0x1p-20f), b = _mm256_set1_ps(0x1p-20f);
+    for (int i = 0; i < CHAINS; i++)
+        sums[i] = _mm256_set1_ps((float)i);
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        for (int i = 0; i < CHAINS; i++)
+            __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(sums[i]) : "x"(a), "x"(b));
+    }
+    for (int i = 1; i < CHAINS; i++)
+        sums[0] = _mm256_add_ps(sums[0], sums[i]);
+    atomic_fetch_add(&sink, (uint32_t)_mm256_cvtss_f32(sums[0]));
+    return (uint64_t)turns * CHAINS * 8;
+}
+
+__attribute__((target("avx512f"))) static uint64_t float_avx512(uint32_t turns)
+{
+    __m512 sums[CHAINS], a = _mm512_set1_ps(0x1p-20f), b = _mm512_set1_ps(0x1p-20f);
+    for (int i = 0; i < CHAINS; i++)
+        sums[i] = _mm512_set1_ps((float)i);
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        for (int i = 0; i < CHAINS; i++)
+            __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(sums[i]) : "v"(a), "v"(b));
+    }
+    for (int i = 1; i < CHAINS; i++)
+        sums[0] = _mm512_add_ps(sums[0], sums[i]);
+    atomic_fetch_add(&sink, (uint32_t)_mm512_cvtss_f32(sums[0]));
+    return (uint64_t)turns * CHAINS * 16;
+}
+
+struct multiply_job {
+    multiply_loop loop;
+    _Atomic uint64_t *products;
+};
+
+static void multiply_items(const void *context, uint32_t begin, uint32_t end)
+{
+    const struct multiply_job *job = context;
+    for (uint32_t item = begin; item < end; item++)
+        atomic_fetch_add(job->products, job->loop(TURNS));
+}
+
+/* Products per second of the best turn in about `seconds`. */
+static double multiply_rate(struct pool *pool, multiply_loop loop, double seconds)
+{
+    double best = 0;
+    uint64_t end = clock_now_ns() + (uint64_t)(seconds * 1e9), start;
+    do {
+        _Atomic uint64_t products = 0;
+        struct multiply_job job = {loop, &products};
+        start = clock_now_ns();
+        pool_run(pool, multiply_items, &job, pool_threads(pool) * 8, 1);
+        double rate = (double)products / ((double)(clock_now_ns() - start) * 1e-9);
+        best = rate > best ? rate : best;
+    } while (start < end);
+    return best;
+}
+
+__attribute__((target("avx2"))) static void read_items(const void *context, uint32_t begin,
+                                                       uint32_t end)
+{
+    const uint8_t *first = (const uint8_t *)context + (uint64_t)begin * CHUNK_BYTES;
+    const uint8_t *last = (const uint8_t *)context + (uint64_t)end * CHUNK_BYTES;
+    __m256i sums[4] = {_mm256_setzero_si256()};
+    for (const uint8_t *at = first; at < last; at += sizeof sums) {
+        for (int i = 0; i < 4; i++)
+            sums[i] = _mm256_xor_si256(sums[i], _mm256_load_si256((const __m256i *)at + i));
+    }
+    sums[0] =
+        _mm256_xor_si256(_mm256_xor_si256(sums[0], sums[1]), _mm256_xor_si256(sums[2], sums[3]));
+    atomic_fetch_add(&sink, (uint32_t)_mm256_extract_epi32(sums[0], 0));
+}
+
+static double read_rate(struct pool *pool, double seconds)
+{
+    double best = 0;
+    void *buffer = aligned_alloc(4096, BUFFER_BYTES);
+    CHECK(buffer != NULL);
+    memset(buffer, 1, BUFFER_BYTES);
+    uint64_t end = clock_now_ns() + (uint64_t)(seconds * 1e9), start;
+    do {
+        start = clock_now_ns();
+        pool_run(pool, read_items, buffer, BUFFER_BYTES / CHUNK_BYTES, 1);
+        double rate = BUFFER_BYTES / ((double)(clock_now_ns() - start) * 1e-9);
+        best = rate > best ? rate : best;
+    } while (start < end);
+    free(buffer);
+    return best;
+}
+
+struct probe probe_machine(struct pool *pool, double seconds)
+{
+    bool wide = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw");
+    CHECK(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
+    return (struct probe){
+        .read_bytes_per_s = read_rate(pool, seconds / 3),
+        .integer_macs_per_s =
+            multiply_rate(pool, wide ? integer_avx512 : integer_avx2, seconds / 3),
+        .float_macs_per_s = multiply_rate(pool, wide ? float_avx512 : float_avx2, seconds / 3),
+    };
+}
+
+void probe_print(const struct probe *probe, const struct pool *pool)
+{
+    printf("probe: read %.1f GB/s, integer %.1f GMAC/s, fp32 %.1f GMAC/s, %u threads\n",
+           probe->read_bytes_per_s * 1e-9, probe->integer_macs_per_s * 1e-9,
+           probe->float_macs_per_s * 1e-9, pool_threads(pool));
+    fflush(stdout);
+}
