@@ -8,6 +8,8 @@
  * tg64@1024  64 tokens of one stream after 1,024 positions
  * b8, b32    8 and 32 streams, each with a prompt of 128: 64 steps of that many rows
  * probe      what the machine reads and multiplies at most
+ * costs      bytes of weights that a step reads, products of a token, those of lm_head, bytes of
+ *            keys and values of a position
  * --busy=N starts N processes that do nothing but compute, for as long as the benchmark runs. */
 #include "bench/probe.h"
 #include "common/check.h"
@@ -167,6 +169,29 @@ static void bench_probe(struct bench *bench)
     pool_close(pool);
 }
 
+static void print_costs(const struct bench *bench)
+{
+    const struct model_shape *shape = &bench->model.shape;
+    const struct weights *weights = &bench->model.weights;
+    const struct step_layer *layer = &weights->layer[0];
+    const struct matrix *matrices[] = {layer->q,    layer->k,  layer->v,   layer->attention_output,
+                                       layer->gate, layer->up, layer->down};
+    uint64_t bytes = 0, products = 0;
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+        bytes += shape->layers * matrices[i]->bytes;
+        products += (uint64_t)shape->layers * matrices[i]->rows * matrices[i]->columns;
+    }
+    uint64_t head = (uint64_t)weights->output->rows * weights->output->columns;
+    bool is_float = layer->q->type == WEIGHT_TYPE_F32 || layer->q->type == WEIGHT_TYPE_F16 ||
+                    layer->q->type == WEIGHT_TYPE_BF16;
+    printf("costs bytes=%llu macs=%llu head_macs=%llu kv_bytes=%llu vocabulary=%u float=%d\n",
+           (unsigned long long)(bytes + weights->output->bytes),
+           (unsigned long long)(products + head), (unsigned long long)head,
+           (unsigned long long)(shape->layers * kv_block_bytes(&bench->pool.geometry) /
+                                bench->pool.geometry.block_tokens),
+           shape->tokens, is_float);
+}
+
 /* false: not a workload. */
 static bool run_workload(struct bench *bench, const char *text)
 {
@@ -174,6 +199,8 @@ static bool run_workload(struct bench *bench, const char *text)
     char end;
     if (strcmp(text, "probe") == 0) {
         bench_probe(bench);
+    } else if (strcmp(text, "costs") == 0) {
+        print_costs(bench);
     } else if (sscanf(text, "pp%u%c", &count, &end) == 1 && count >= 1 && count <= CONTEXT) {
         double seconds = run_prompt(bench, 0, count);
         print_rate(text, &seconds, 1, count);
