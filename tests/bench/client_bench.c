@@ -6,6 +6,7 @@
  * tg128      128 tokens after the first one, of a prompt of one token
  * tg64@1024  64 tokens after the first one, of a prompt of 1,024
  * b8, b32    8 and 32 streams with prompts of 128: the tokens that came while all of them ran */
+#include "bench/workload.h"
 #include "client/tandem.h"
 #include "common/check.h"
 #include "common/clock.h"
@@ -109,28 +110,25 @@ static double run_load(const struct load *load)
     return load->prompt / ((double)(streams[0].arrival_ns[0] - streams[0].start_ns) * 1e-9);
 }
 
-/* false: not a workload. */
+/* false: not a workload, or beyond the limits of this program. */
 static bool set_workload(struct load *load, const char *text)
 {
-    unsigned count, depth = 1;
-    char end;
+    struct workload workload;
+    if (!workload_parse(text, &workload))
+        return false;
     load->streams = 1;
-    if (sscanf(text, "pp%u%c", &count, &end) == 1) {
-        load->prompt = count;
+    if (workload.kind == WORKLOAD_PROMPT) {
+        load->prompt = workload.count;
         load->tokens = 1;
-    } else if (sscanf(text, "tg%u@%u%c", &count, &depth, &end) == 2 ||
-               sscanf(text, "tg%u%c", &count, &end) == 1) {
-        load->prompt = depth;
-        load->tokens = count + 1;
-    } else if (sscanf(text, "b%u%c", &count, &end) == 1) {
-        load->streams = count;
+    } else if (workload.kind == WORKLOAD_STREAM) {
+        load->prompt = workload.depth > 0 ? workload.depth : 1;
+        load->tokens = workload.count + 1;
+    } else {
+        load->streams = workload.count;
         load->prompt = BATCH_PROMPT;
         load->tokens = BATCH_TOKENS;
-    } else {
-        return false;
     }
-    return load->streams >= 1 && load->streams <= STREAMS_MAX && load->prompt >= 1 &&
-           load->prompt <= PROMPT_MAX && load->tokens >= 1 && load->tokens <= TOKENS_MAX;
+    return load->streams <= STREAMS_MAX && load->prompt <= PROMPT_MAX && load->tokens <= TOKENS_MAX;
 }
 
 int main(int argc, char **argv)

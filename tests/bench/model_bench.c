@@ -12,6 +12,7 @@
  *            keys and values of a position
  * --busy=N starts N processes that do nothing but compute, for as long as the benchmark runs. */
 #include "bench/probe.h"
+#include "bench/workload.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "support/isa_names.h"
@@ -192,24 +193,28 @@ static void print_costs(const struct bench *bench)
            shape->tokens, is_float);
 }
 
-/* false: not a workload. */
+/* false: not a workload, or beyond the limits of this program. */
 static bool run_workload(struct bench *bench, const char *text)
 {
-    unsigned count, depth = 0;
-    char end;
+    struct workload workload;
     if (strcmp(text, "probe") == 0) {
         bench_probe(bench);
-    } else if (strcmp(text, "costs") == 0) {
+        return true;
+    }
+    if (strcmp(text, "costs") == 0) {
         print_costs(bench);
-    } else if (sscanf(text, "pp%u%c", &count, &end) == 1 && count >= 1 && count <= CONTEXT) {
-        double seconds = run_prompt(bench, 0, count);
-        print_rate(text, &seconds, 1, count);
-    } else if ((sscanf(text, "tg%u@%u%c", &count, &depth, &end) == 2 ||
-                sscanf(text, "tg%u%c", &count, &end) == 1) &&
-               count >= 1 && count <= STEPS_MAX && depth < CONTEXT && count <= CONTEXT - depth) {
-        bench_streams(bench, text, 1, depth, count);
-    } else if (sscanf(text, "b%u%c", &count, &end) == 1 && count >= 1 && count <= SLOTS) {
-        bench_streams(bench, text, count, BATCH_PROMPT, BATCH_STEPS);
+        return true;
+    }
+    if (!workload_parse(text, &workload))
+        return false;
+    if (workload.kind == WORKLOAD_PROMPT && workload.count <= CONTEXT) {
+        double seconds = run_prompt(bench, 0, workload.count);
+        print_rate(text, &seconds, 1, workload.count);
+    } else if (workload.kind == WORKLOAD_STREAM && workload.count <= STEPS_MAX &&
+               workload.count + workload.depth <= CONTEXT) {
+        bench_streams(bench, text, 1, workload.depth, workload.count);
+    } else if (workload.kind == WORKLOAD_BATCH && workload.count <= SLOTS) {
+        bench_streams(bench, text, workload.count, BATCH_PROMPT, BATCH_STEPS);
     } else {
         return false;
     }
@@ -237,22 +242,30 @@ static void end_busy(struct bench *bench)
     }
 }
 
+/* The number behind `name` at the start of `text`, at most `most`; false for anything else. */
+static bool take_number(const char *text, const char *name, uint32_t most, uint32_t *out_number)
+{
+    const char *rest;
+    uint32_t number;
+    size_t length = strlen(name);
+    if (strncmp(text, name, length) != 0 || !workload_number(text + length, '\0', &number, &rest) ||
+        number > most)
+        return false;
+    *out_number = number;
+    return true;
+}
+
 static bool take_option(struct bench *bench, const char *text)
 {
-    unsigned number;
-    if (sscanf(text, "--threads=%u", &number) == 1)
-        bench->backend_options.threads = number;
-    else if (strncmp(text, "--isa=", 6) == 0)
+    if (strncmp(text, "--isa=", 6) == 0)
         return isa_from_name(text + 6, &bench->backend_options.cpu_isa);
-    else if (strcmp(text, "--kv=f16") == 0 || strcmp(text, "--kv=f32") == 0)
+    if (strcmp(text, "--kv=f16") == 0 || strcmp(text, "--kv=f32") == 0) {
         bench->kv_type = strcmp(text, "--kv=f16") == 0 ? KV_TYPE_F16 : KV_TYPE_F32;
-    else if (sscanf(text, "--busy=%u", &number) == 1 && number <= BUSY_MAX)
-        bench->busy = number;
-    else if (sscanf(text, "--chunk=%u", &number) == 1 && number >= 1 && number <= ROWS)
-        bench->chunk = number;
-    else
-        return false;
-    return true;
+        return true;
+    }
+    return take_number(text, "--threads=", POOL_THREADS_MAX, &bench->backend_options.threads) ||
+           take_number(text, "--busy=", BUSY_MAX, &bench->busy) ||
+           (take_number(text, "--chunk=", ROWS, &bench->chunk) && bench->chunk >= 1);
 }
 
 int main(int argc, char **argv)

@@ -23,6 +23,8 @@ def all_files(root):
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(f for f in folders if f not in IGNORED_FOLDERS)
         for name in names:
+            if name in IGNORED_FOLDERS:  # in a second worktree .git is a file
+                continue
             path = os.path.relpath(os.path.join(folder, name), root)
             if not os.path.islink(os.path.join(root, path)):
                 found.append(path)

@@ -109,6 +109,10 @@ class ShapeTest(PlantedTree):
         self.plant_module("// TO" "DO: finish\n")
         self.assertEqual(self.rules(shape.check), ["open_end"])
 
+    def test_a_second_worktree_is_judged_alike(self):
+        self.plant({**DOCUMENTS, ".git": "gitdir: /wo" "rk/main/.git/worktrees/x\n"})
+        self.assertEqual(self.rules(shape.check), [])
+
     def test_mirror_both_ways(self):
         self.plant({**DOCUMENTS, "common/a.c": "", "tests/unit/common/b_test.c": ""})
         self.assertEqual(self.found(shape.check),
