@@ -110,7 +110,8 @@ class ShapeTest(PlantedTree):
         self.assertEqual(self.rules(shape.check), ["open_end"])
 
     def test_a_second_worktree_is_judged_alike(self):
-        self.plant({**DOCUMENTS, ".git": "gitdir: /wo" "rk/main/.git/worktrees/x\n"})
+        self.plant_module("")
+        self.plant({".git": "gitdir: /wo" "rk/main/.git/worktrees/x\n"})
         self.assertEqual(self.rules(shape.check), [])
 
     def test_mirror_both_ways(self):
