@@ -5,8 +5,17 @@
 
 #include "kernels/cpu/avx2.h"
 
+void matmul_f32_avx512(const void *panel, const struct matmul_share *share);
+void matmul_f32_pair_avx512(const void *panel, const struct matmul_share *share);
+void matmul_f16_avx512(const void *panel, const struct matmul_share *share);
+void matmul_f16_pair_avx512(const void *panel, const struct matmul_share *share);
+void matmul_bf16_avx512(const void *panel, const struct matmul_share *share);
+void matmul_bf16_pair_avx512(const void *panel, const struct matmul_share *share);
 void matmul_q8_0_avx512(const void *panel, const struct matmul_share *share);
+void matmul_q8_0_pair_avx512(const void *panel, const struct matmul_share *share);
 void matmul_q4_0_avx512(const void *panel, const struct matmul_share *share);
+void matmul_q4_0_pair_avx512(const void *panel, const struct matmul_share *share);
 void matmul_q4_1_avx512(const void *panel, const struct matmul_share *share);
+void matmul_q4_1_pair_avx512(const void *panel, const struct matmul_share *share);
 
 #endif

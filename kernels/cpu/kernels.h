@@ -17,14 +17,15 @@ struct prepared_row {
     int32_t *sum;      /* [block] sum of q */
 };
 
-/* One panel of 16 weight rows times a few activation rows. */
+/* One panel of 16 weight rows, or two that follow each other, times a few activation rows. */
 struct matmul_share {
     uint32_t columns;
     uint32_t rows;           /* 1 to MATMUL_TILE_ROWS */
+    uint64_t panel_bytes;    /* from one panel to the next */
     const float *input;      /* [row][columns], for float weights */
     const uint8_t *prepared; /* records of prepared_row_at(), for quantized weights; both from the
                                 tile's first row on */
-    float *output;           /* [row][16] */
+    float *output;           /* [panel][row][16] */
 };
 
 enum { MATMUL_TILE_ROWS = 128, MATMUL_FEW_ROWS = 3 };
@@ -35,6 +36,7 @@ typedef void (*matmul_panel)(const void *panel, const struct matmul_share *share
 
 struct matmul_kernels {
     matmul_panel few, many;
+    matmul_panel few_pair, many_pair; /* of two panels; NULL: one panel after the other */
 };
 
 /* One query row, one kv head, up to ATTENTION_HEADS_TOGETHER of its query heads, one segment of

@@ -1,6 +1,8 @@
 /* Operations without an AVX-512 source of their own run as on AVX2: the bits are the same. */
 #include "kernels/cpu/avx512.h"
 
+#include <stddef.h>
+
 const struct cpu_kernels cpu_kernels_avx512 = {
     .name = "cpu-avx512",
     .rmsnorm_row = rmsnorm_row_avx2,
@@ -8,12 +10,18 @@ const struct cpu_kernels cpu_kernels_avx512 = {
     .silu_mul_row = silu_mul_row_avx2,
     .matmul =
         {
-            [WEIGHT_TYPE_F32] = {matmul_f32_avx2, matmul_f32_avx2},
-            [WEIGHT_TYPE_F16] = {matmul_f16_avx2, matmul_f16_avx2},
-            [WEIGHT_TYPE_BF16] = {matmul_bf16_avx2, matmul_bf16_avx2},
-            [WEIGHT_TYPE_Q8_0] = {matmul_q8_0_avx512, matmul_q8_0_avx512},
-            [WEIGHT_TYPE_Q4_0] = {matmul_q4_0_avx512, matmul_q4_0_avx512},
-            [WEIGHT_TYPE_Q4_1] = {matmul_q4_1_avx512, matmul_q4_1_avx512},
+            [WEIGHT_TYPE_F32] = {matmul_f32_avx512, matmul_f32_avx512, matmul_f32_pair_avx512,
+                                 matmul_f32_pair_avx512},
+            [WEIGHT_TYPE_F16] = {matmul_f16_avx512, matmul_f16_avx512, matmul_f16_pair_avx512,
+                                 matmul_f16_pair_avx512},
+            [WEIGHT_TYPE_BF16] = {matmul_bf16_avx512, matmul_bf16_avx512, matmul_bf16_pair_avx512,
+                                  matmul_bf16_pair_avx512},
+            [WEIGHT_TYPE_Q8_0] = {matmul_q8_0_avx512, matmul_q8_0_avx512, NULL,
+                                  matmul_q8_0_pair_avx512},
+            [WEIGHT_TYPE_Q4_0] = {matmul_q4_0_avx512, matmul_q4_0_avx512, NULL,
+                                  matmul_q4_0_pair_avx512},
+            [WEIGHT_TYPE_Q4_1] = {matmul_q4_1_avx512, matmul_q4_1_avx512, NULL,
+                                  matmul_q4_1_pair_avx512},
         },
     .kv_write_row = kv_write_row_avx2,
     .attention_segment = attention_segment_avx2,

@@ -1,173 +1,260 @@
 /* Quantized panels with AVX-512 VNNI: a vector holds one pair of k of all 16 weight rows as 16-bit
  * integers, and vpdpwssd adds its products with a broadcast activation pair into 16 exact 32-bit
- * sums. Weights are unpacked in registers, once for ROWS_TOGETHER rows; sums and chains of these
- * rows stay in registers for the whole row, so nothing but the panel and the activations is read
- * and nothing but the result written. */
+ * sums. Weights are unpacked in registers, once for all rows of a tile; sums and chains of these
+ * rows stay in registers for the whole row, so nothing but the panels and the activations is read
+ * and nothing but the result written. Two panels at a time share every broadcast: without that the
+ * loads are the limit and not the products. */
 #include "kernels/cpu/avx512.h"
 #include "kernels/cpu/matrix.h"
 #include "kernels/cpu/prepared.h"
 #include "kernels/cpu/simd_avx512.h"
 
 enum {
-    ROWS_TOGETHER = 8, /* 8 sums and 8 chains, the rest for the panel */
+    PANELS = 2,
+    ROWS_TOGETHER = 6, /* x 2 panels: 12 sums, 12 chains, 2 weights, 1 activation, 1 mask */
     PREFETCH_BYTES = 2048,
     CACHE_LINE_BYTES = 64,
     Q4_0_ZERO = 8,
 };
 
-ALWAYS_INLINE __m512i load_words(const uint32_t *words)
-{
-    return _mm512_loadu_si512(words);
-}
+/* Keeps a value in its register: gcc 12 otherwise reads a vector again for each use. For the same
+ * reason all loops over rows and panels are unrolled: one that stays keeps its arrays in memory. */
+#define PIN(value) __asm__("" : "+v"(value))
 
-/* sum += weights x the pair at `pair`, broadcast by the instruction itself, which gcc 12 does not
- * do on its own. */
-ALWAYS_INLINE __m512i add_pair(__m512i sum, __m512i weights, const int16_t *pair)
-{
-    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*(const int32_t *)pair));
-    return sum;
-}
-
-/* What one block of a panel gives, in the order in which it is used. */
+/* A block of a panel: its words, scales and minima. */
 struct block_view {
     const uint32_t *words;
-    __m512 scales, minima;
+    const uint16_t *scales, *minima; /* fp16; minima of Q4_1 only */
 };
 
 ALWAYS_INLINE struct block_view view_block(const void *panel, uint64_t index, const uint32_t type)
 {
-    struct block_view view;
-    const uint16_t *halves;
-    uint32_t bytes;
     if (type == WEIGHT_TYPE_Q8_0) {
         const struct panel_block_q8_0 *block = (const struct panel_block_q8_0 *)panel + index;
-        view.words = block->q[0];
-        halves = block->scale;
-        bytes = sizeof *block;
-    } else if (type == WEIGHT_TYPE_Q4_0) {
-        const struct panel_block_q4_0 *block = (const struct panel_block_q4_0 *)panel + index;
-        view.words = block->q[0];
-        halves = block->scale;
-        bytes = sizeof *block;
-    } else {
-        const struct panel_block_q4_1 *block = (const struct panel_block_q4_1 *)panel + index;
-        view.words = block->q[0];
-        halves = block->scale;
-        bytes = sizeof *block;
+        return (struct block_view){block->q[0], block->scale, block->scale};
     }
-    for (uint32_t line = 0; line < bytes; line += CACHE_LINE_BYTES)
-        _mm_prefetch((const char *)halves + PREFETCH_BYTES + line, _MM_HINT_T0);
-    view.scales = load_halves_wide(halves);
-    view.minima =
-        type == WEIGHT_TYPE_Q4_1 ? load_halves_wide(halves + PANEL_ROWS) : _mm512_setzero_ps();
-    return view;
+    if (type == WEIGHT_TYPE_Q4_0) {
+        const struct panel_block_q4_0 *block = (const struct panel_block_q4_0 *)panel + index;
+        return (struct block_view){block->q[0], block->scale, block->scale};
+    }
+    const struct panel_block_q4_1 *block = (const struct panel_block_q4_1 *)panel + index;
+    return (struct block_view){block->q[0], block->scale, block->minimum};
 }
 
-/* Sums of one block for `rows` rows whose activations of the block start at q[row]. */
-ALWAYS_INLINE void sum_block(const uint32_t *words, const int16_t *const *q, uint64_t offset,
-                             __m512i *sums, const uint32_t type, const uint32_t rows)
+ALWAYS_INLINE void prefetch_block(const struct block_view *block, const uint32_t type)
 {
-    const __m512i nibbles = _mm512_set1_epi32(0x000F000F);
-    const uint32_t vectors = type == WEIGHT_TYPE_Q8_0 ? Q8_WORDS : Q4_WORDS;
+    const uint32_t bytes = type == WEIGHT_TYPE_Q8_0   ? sizeof(struct panel_block_q8_0)
+                           : type == WEIGHT_TYPE_Q4_0 ? sizeof(struct panel_block_q4_0)
+                                                      : sizeof(struct panel_block_q4_1);
+    for (uint32_t line = 0; line < bytes; line += CACHE_LINE_BYTES)
+        _mm_prefetch((const char *)block->scales + PREFETCH_BYTES + line, _MM_HINT_T0);
+}
+
+/* Pair j of a vector of words. */
+ALWAYS_INLINE __m512i unpack_pair(__m512i words, const uint32_t j, const uint32_t type)
+{
+    if (type == WEIGHT_TYPE_Q8_0)
+        return _mm512_srai_epi16(j == 0 ? _mm512_slli_epi16(words, 8) : words, 8);
+    return _mm512_and_si512(_mm512_srli_epi32(words, 4 * j), _mm512_set1_epi32(0x000F000F));
+}
+
+ALWAYS_INLINE __m512i broadcast_pair(const int16_t *q)
+{
+    int32_t both;
+    __builtin_memcpy(&both, q, sizeof both);
+    __m512i pair = _mm512_set1_epi32(both);
+    PIN(pair);
+    return pair;
+}
+
+/* The instruction broadcasts on its own, which gcc 12 does not find out. */
+ALWAYS_INLINE __m512i add_pair_at(__m512i sum, __m512i weights, const int16_t *q)
+{
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*(const int32_t *)q));
+    return sum;
+}
+
+/* What the compiler knows of a tile. */
+struct form {
+    uint32_t type; /* enum weight_type */
+    uint32_t rows, panels;
+};
+
+/* Sums of block `index` of each panel for each row. */
+ALWAYS_INLINE void sum_block(const struct block_view *blocks, const int16_t *const *q,
+                             uint64_t index, __m512i (*sums)[ROWS_TOGETHER], const struct form form)
+{
+    const uint32_t vectors = form.type == WEIGHT_TYPE_Q8_0 ? Q8_WORDS : Q4_WORDS;
     const uint32_t pairs = QUANTIZED_BLOCK_WEIGHTS / 2 / vectors;
+    __m512i words[PANELS], weights[PANELS];
 #pragma GCC unroll 8
     for (uint32_t v = 0; v < vectors; v++) {
-        __m512i packed = load_words(words + v * PANEL_ROWS);
+#pragma GCC unroll 2
+        for (uint32_t p = 0; p < form.panels; p++) {
+            words[p] = _mm512_loadu_si512(blocks[p].words + v * PANEL_ROWS);
+            PIN(words[p]);
+        }
 #pragma GCC unroll 4
         for (uint32_t j = 0; j < pairs; j++) {
-            __m512i weights;
-            if (type == WEIGHT_TYPE_Q8_0)
-                weights = _mm512_srai_epi16(j == 0 ? _mm512_slli_epi16(packed, 8) : packed, 8);
-            else
-                weights = _mm512_and_si512(_mm512_srli_epi32(packed, 4 * j), nibbles);
-#pragma GCC unroll 8
-            for (uint32_t r = 0; r < rows; r++)
-                sums[r] = add_pair(sums[r], weights, q[r] + offset + 2 * (v * pairs + j));
+            uint64_t place = index * QUANTIZED_BLOCK_WEIGHTS + 2 * (v * pairs + j);
+#pragma GCC unroll 2
+            for (uint32_t p = 0; p < form.panels; p++) {
+                weights[p] = unpack_pair(words[p], j, form.type);
+                PIN(weights[p]);
+            }
+#pragma GCC unroll 6
+            for (uint32_t r = 0; r < form.rows; r++) {
+                if (form.panels == 1) {
+                    sums[0][r] = add_pair_at(sums[0][r], weights[0], q[r] + place);
+                    continue;
+                }
+                __m512i x = broadcast_pair(q[r] + place);
+#pragma GCC unroll 2
+                for (uint32_t p = 0; p < form.panels; p++) {
+                    sums[p][r] = _mm512_dpwssd_epi32(sums[p][r], weights[p], x);
+                    PIN(sums[p][r]);
+                }
+            }
         }
     }
 }
 
-ALWAYS_INLINE void multiply_rows(const void *panel, const struct prepared_row *prepared,
-                                 uint32_t blocks, float *output, const uint32_t type,
-                                 const uint32_t rows)
+/* The step from the sums of a block to the chain over blocks. */
+ALWAYS_INLINE __m512 add_block(__m512 chain, __m512i sums, const struct block_view *block,
+                               const struct prepared_row *row, uint64_t index, const uint32_t type)
 {
-    __m512 chain[ROWS_TOGETHER];
+    __m512 scales = load_halves_wide(block->scales);
+    __m512 factor = _mm512_mul_ps(scales, _mm512_set1_ps(row->scale[index]));
+    chain = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(sums), chain);
+    if (type != WEIGHT_TYPE_Q4_1)
+        return chain;
+    __m512 minima = load_halves_wide(block->minima);
+    return _mm512_fmadd_ps(minima, _mm512_set1_ps(row->scaled_sum[index]), chain);
+}
+
+/* Some rows against one or two panels. */
+struct tile {
+    const void *panel[PANELS];
+    uint32_t blocks;
+    struct prepared_row rows[ROWS_TOGETHER];
+    float *output[PANELS]; /* [row][16] */
+};
+
+ALWAYS_INLINE void multiply_rows(const struct tile *tile, const struct form form)
+{
+    __m512 chain[PANELS][ROWS_TOGETHER];
     const int16_t *q[ROWS_TOGETHER];
-    for (uint32_t r = 0; r < rows; r++) {
-        chain[r] = _mm512_setzero_ps();
-        q[r] = prepared[r].q;
+#pragma GCC unroll 6
+    for (uint32_t r = 0; r < form.rows; r++) {
+        q[r] = tile->rows[r].q;
+#pragma GCC unroll 2
+        for (uint32_t p = 0; p < form.panels; p++)
+            chain[p][r] = _mm512_setzero_ps();
     }
-    for (uint32_t index = 0; index < blocks; index++) {
-        struct block_view view = view_block(panel, index, type);
-        __m512i sums[ROWS_TOGETHER];
-        for (uint32_t r = 0; r < rows; r++) {
-            sums[r] = type == WEIGHT_TYPE_Q4_0
-                          ? _mm512_set1_epi32(-Q4_0_ZERO * prepared[r].sum[index])
-                          : _mm512_setzero_si512();
+    for (uint64_t index = 0; index < tile->blocks; index++) {
+        struct block_view blocks[PANELS];
+        __m512i sums[PANELS][ROWS_TOGETHER];
+#pragma GCC unroll 2
+        for (uint32_t p = 0; p < form.panels; p++) {
+            blocks[p] = view_block(tile->panel[p], index, form.type);
+            prefetch_block(&blocks[p], form.type);
         }
-        sum_block(view.words, q, (uint64_t)index * QUANTIZED_BLOCK_WEIGHTS, sums, type, rows);
-        for (uint32_t r = 0; r < rows; r++) {
-            __m512 factor = _mm512_mul_ps(view.scales, _mm512_set1_ps(prepared[r].scale[index]));
-            chain[r] = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(sums[r]), chain[r]);
-            if (type == WEIGHT_TYPE_Q4_1)
-                chain[r] = _mm512_fmadd_ps(view.minima,
-                                           _mm512_set1_ps(prepared[r].scaled_sum[index]), chain[r]);
+#pragma GCC unroll 6
+        for (uint32_t r = 0; r < form.rows; r++) {
+            int32_t start =
+                form.type == WEIGHT_TYPE_Q4_0 ? -Q4_0_ZERO * tile->rows[r].sum[index] : 0;
+#pragma GCC unroll 2
+            for (uint32_t p = 0; p < form.panels; p++)
+                sums[p][r] = _mm512_set1_epi32(start);
+        }
+        sum_block(blocks, q, index, sums, form);
+#pragma GCC unroll 2
+        for (uint32_t p = 0; p < form.panels; p++) {
+#pragma GCC unroll 6
+            for (uint32_t r = 0; r < form.rows; r++)
+                chain[p][r] = add_block(chain[p][r], sums[p][r], &blocks[p], &tile->rows[r], index,
+                                        form.type);
         }
     }
-    for (uint32_t r = 0; r < rows; r++)
-        _mm512_storeu_ps(output + r * PANEL_ROWS, chain[r]);
+#pragma GCC unroll 2
+    for (uint32_t p = 0; p < form.panels; p++) {
+#pragma GCC unroll 6
+        for (uint32_t r = 0; r < form.rows; r++)
+            _mm512_storeu_ps(tile->output[p] + r * PANEL_ROWS, chain[p][r]);
+    }
 }
 
-ALWAYS_INLINE void multiply(const void *panel, const struct matmul_share *share,
-                            const uint32_t type)
+ALWAYS_INLINE void multiply_tile(const struct tile *tile, const uint32_t type, uint32_t rows,
+                                 const uint32_t panels)
 {
-    uint32_t blocks = share->columns / QUANTIZED_BLOCK_WEIGHTS;
-    for (uint32_t row = 0; row < share->rows; row += ROWS_TOGETHER) {
-        struct prepared_row prepared[ROWS_TOGETHER];
-        uint32_t rows = share->rows - row;
-        float *output = share->output + row * PANEL_ROWS;
-        for (uint32_t r = 0; r < ROWS_TOGETHER && r < rows; r++)
-            prepared[r] = prepared_row_at(share->prepared, share->columns, row + r);
-        switch (rows) {
-        case 1:
-            multiply_rows(panel, prepared, blocks, output, type, 1);
-            break;
-        case 2:
-            multiply_rows(panel, prepared, blocks, output, type, 2);
-            break;
-        case 3:
-            multiply_rows(panel, prepared, blocks, output, type, 3);
-            break;
-        case 4:
-            multiply_rows(panel, prepared, blocks, output, type, 4);
-            break;
-        case 5:
-            multiply_rows(panel, prepared, blocks, output, type, 5);
-            break;
-        case 6:
-            multiply_rows(panel, prepared, blocks, output, type, 6);
-            break;
-        case 7:
-            multiply_rows(panel, prepared, blocks, output, type, 7);
-            break;
-        default:
-            multiply_rows(panel, prepared, blocks, output, type, ROWS_TOGETHER);
-            break;
+    switch (rows) {
+    case 1:
+        multiply_rows(tile, (struct form){type, 1, panels});
+        break;
+    case 2:
+        multiply_rows(tile, (struct form){type, 2, panels});
+        break;
+    case 3:
+        multiply_rows(tile, (struct form){type, 3, panels});
+        break;
+    case 4:
+        multiply_rows(tile, (struct form){type, 4, panels});
+        break;
+    case 5:
+        multiply_rows(tile, (struct form){type, 5, panels});
+        break;
+    default:
+        multiply_rows(tile, (struct form){type, ROWS_TOGETHER, panels});
+        break;
+    }
+}
+
+/* All rows in tiles of nearly the same number of rows. */
+ALWAYS_INLINE void multiply(const void *panel, const struct matmul_share *share,
+                            const uint32_t type, const uint32_t panels)
+{
+    struct tile tile = {.blocks = share->columns / QUANTIZED_BLOCK_WEIGHTS};
+    for (uint32_t row = 0; row < share->rows;) {
+        uint32_t left = share->rows - row;
+        uint32_t tiles = (left + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+        uint32_t rows = (left + tiles - 1) / tiles;
+        for (uint32_t r = 0; r < rows; r++)
+            tile.rows[r] = prepared_row_at(share->prepared, share->columns, row + r);
+        for (uint32_t p = 0; p < panels; p++) {
+            tile.panel[p] = (const uint8_t *)panel + p * share->panel_bytes;
+            tile.output[p] = share->output + (p * share->rows + row) * PANEL_ROWS;
         }
+        multiply_tile(&tile, type, rows, panels);
+        row += rows;
     }
 }
 
 void matmul_q8_0_avx512(const void *panel, const struct matmul_share *share)
 {
-    multiply(panel, share, WEIGHT_TYPE_Q8_0);
+    multiply(panel, share, WEIGHT_TYPE_Q8_0, 1);
+}
+
+void matmul_q8_0_pair_avx512(const void *panel, const struct matmul_share *share)
+{
+    multiply(panel, share, WEIGHT_TYPE_Q8_0, PANELS);
 }
 
 void matmul_q4_0_avx512(const void *panel, const struct matmul_share *share)
 {
-    multiply(panel, share, WEIGHT_TYPE_Q4_0);
+    multiply(panel, share, WEIGHT_TYPE_Q4_0, 1);
+}
+
+void matmul_q4_0_pair_avx512(const void *panel, const struct matmul_share *share)
+{
+    multiply(panel, share, WEIGHT_TYPE_Q4_0, PANELS);
 }
 
 void matmul_q4_1_avx512(const void *panel, const struct matmul_share *share)
 {
-    multiply(panel, share, WEIGHT_TYPE_Q4_1);
+    multiply(panel, share, WEIGHT_TYPE_Q4_1, 1);
+}
+
+void matmul_q4_1_pair_avx512(const void *panel, const struct matmul_share *share)
+{
+    multiply(panel, share, WEIGHT_TYPE_Q4_1, PANELS);
 }
