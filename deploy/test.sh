@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # README command two: installs what the tests need, fetches the model, builds, runs the tests.
 #
-# usage: test.sh [all|quick|release|asan|tsan]
+# usage: test.sh [all|quick|release|asan|tsan|tsan-all]
 #   quick    release build, the tests of less than a minute
 #   release  release build, all tests
 #   asan     address and undefined-behaviour sanitizers: all tests of our own code
 #   tsan     thread sanitizer: ports, shared memory, thread pool, client library, both processes together
+#   tsan-all the same and, at reduced size, the simulator, kills, floods and hostile peers (about 15 minutes)
 #   all      release, asan, tsan (the default; what CI runs)
 set -euo pipefail
 . "$(dirname "$0")/places.sh"
@@ -13,8 +14,8 @@ set -euo pipefail
 part=${1:-all}
 case $part in
 all) parts=(release asan tsan) ;;
-quick | release | asan | tsan) parts=("$part") ;;
-*) fail $EXIT_USAGE "unknown part $part; there are all, quick, release, asan, tsan." ;;
+quick | release | asan | tsan | tsan-all) parts=("$part") ;;
+*) fail $EXIT_USAGE "unknown part $part; there are all, quick, release, asan, tsan, tsan-all." ;;
 esac
 trap 'fail $EXIT_INTERRUPTED "interrupted; run it again to go on."' INT TERM
 
@@ -60,7 +61,8 @@ for part in "${parts[@]}"; do
         ASAN_OPTIONS=strict_string_checks=1 \
             UBSAN_OPTIONS=print_stacktrace=1 run asan -E '^(lint|deploy)[.]'
         ;;
-    tsan)
+    tsan | tsan-all)
+        [ "$part" = tsan ] || threaded+='|^integration|^sim|^faults'
         # What lies inside libnng is not ours to judge.
         TSAN_OPTIONS=suppressions=$tree/tests/support/tsan.supp:halt_on_error=1 \
             run tsan -R "$threaded"

@@ -47,10 +47,14 @@ class Requester:
 
     def __init__(self, path, timeout=20):
         self.connection = socket.socket(socket.AF_UNIX)
-        self.connection.settimeout(timeout)
-        self.connection.connect(path)
-        shake_hands(self.connection, REQ)
         self.number = 0
+        try:
+            self.connection.settimeout(timeout)
+            self.connection.connect(path)
+            shake_hands(self.connection, REQ)
+        except (OSError, Closed):
+            self.connection.close()
+            raise
 
     def ask_bytes(self, body):
         self.number += 1
