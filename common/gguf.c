@@ -1,17 +1,13 @@
 #include "common/gguf.h"
 
 #include "common/check.h"
+#include "common/mapped_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Least size of one record in the file: a count beyond what the bytes can hold is refused before
  * memory is taken. */
@@ -24,9 +20,9 @@ enum {
 };
 
 struct gguf {
-    const uint8_t *bytes; /* owned if `mapped` */
+    struct mapped_file file; /* zeroed over borrowed memory */
+    const uint8_t *bytes;
     size_t length;
-    bool mapped;
     uint32_t key_count;
     uint32_t tensor_count;
     struct gguf_entry *entries;         /* owned [key_count], ascending */
@@ -431,17 +427,16 @@ static enum status parse(struct gguf *gguf, struct text *why)
     return status;
 }
 
-/* Takes over `bytes` if `mapped`, also on failure. */
-static enum status open_bytes(const uint8_t *bytes, size_t length, bool mapped,
+/* Takes over `file`, also on failure. */
+static enum status open_bytes(const uint8_t *bytes, size_t length, struct mapped_file file,
                               struct gguf **out_gguf, struct text *why)
 {
     struct gguf *gguf = calloc(1, sizeof *gguf);
     if (gguf == NULL) {
-        if (mapped)
-            munmap((void *)(uintptr_t)bytes, length);
+        mapped_file_close(&file);
         return STATUS_OUT_OF_MEMORY;
     }
-    *gguf = (struct gguf){.bytes = bytes, .length = length, .mapped = mapped};
+    *gguf = (struct gguf){.file = file, .bytes = bytes, .length = length};
     enum status status = parse(gguf, why);
     if (status != STATUS_OK) {
         gguf_close(gguf);
@@ -454,56 +449,22 @@ static enum status open_bytes(const uint8_t *bytes, size_t length, bool mapped,
 enum status gguf_open_memory(const void *bytes, size_t length, struct gguf **out_gguf,
                              struct text *why)
 {
-    const bool borrowed = false;
+    const struct mapped_file borrowed = {0};
     return open_bytes(bytes, length, borrowed, out_gguf, why);
-}
-
-static enum status system_status(int error)
-{
-    if (error == ENOENT || error == ENOTDIR)
-        return STATUS_NOT_FOUND;
-    return error == EACCES || error == EPERM ? STATUS_PERMISSION : STATUS_SYSTEM;
 }
 
 enum status gguf_open(const char *path, struct gguf **out_gguf, struct text *why)
 {
-    const uint8_t *bytes = MAP_FAILED;
-    size_t length = 0;
-    struct stat file;
-    /* Without O_NONBLOCK a pipe in the place of the model would hang the start. */
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0 || fstat(descriptor, &file) != 0) {
-        enum status status = system_status(errno);
-        text_set(why, "cannot be opened: %s", strerror(errno));
-        if (descriptor >= 0)
-            close(descriptor);
-        return status;
-    }
-    bool regular = S_ISREG(file.st_mode);
-    if (regular && file.st_size > 0) {
-        length = (size_t)file.st_size;
-        bytes = mmap(NULL, length, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    }
-    int error = errno;
-    close(descriptor);
-    if (!regular || length == 0) {
-        text_set(why, regular ? "the file is empty" : "not a regular file");
-        return STATUS_BAD_FILE;
-    }
-    if (bytes == MAP_FAILED) {
-        text_set(why, "cannot be mapped: %s", strerror(error));
-        return error == ENOMEM ? STATUS_OUT_OF_MEMORY : STATUS_SYSTEM;
-    }
-    const bool owned = true;
-    return open_bytes(bytes, length, owned, out_gguf, why);
+    struct mapped_file file;
+    enum status status = mapped_file_open(path, &file, why);
+    return status == STATUS_OK ? open_bytes(file.bytes, file.length, file, out_gguf, why) : status;
 }
 
 void gguf_close(struct gguf *gguf)
 {
     if (gguf == NULL)
         return;
-    if (gguf->mapped)
-        munmap((void *)(uintptr_t)gguf->bytes, gguf->length);
+    mapped_file_close(&gguf->file);
     free(gguf->entries);
     free(gguf->tensors);
     free(gguf->by_name);
@@ -560,12 +521,6 @@ const uint8_t *gguf_tensor_bytes(const struct gguf *gguf, const struct gguf_tens
 
 void gguf_tensor_drop(const struct gguf *gguf, const struct gguf_tensor *tensor)
 {
-    if (!gguf->mapped)
-        return;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t start = (uintptr_t)gguf_tensor_bytes(gguf, tensor) / page * page;
-    uintptr_t end = (uintptr_t)gguf_tensor_bytes(gguf, tensor) + (uintptr_t)tensor->bytes;
-    /* A neighbour on the first or last page is read from the file again: the mapping is never
-     * written. */
-    (void)madvise((void *)start, (size_t)(end - start), MADV_DONTNEED);
+    if (gguf->file.bytes != NULL)
+        mapped_file_drop(&gguf->file, (size_t)tensor->offset, (size_t)tensor->bytes);
 }

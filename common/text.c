@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { NAME_SHOWN = 64 };
+
 void text_init(struct text *text, char *storage, size_t capacity)
 {
     CHECK(capacity >= 1);
@@ -86,4 +88,19 @@ void text_append_quoted(struct text *text, const char *bytes, size_t length, siz
     text_append(text, "\"", 1);
     if (length > shown)
         text_append(text, "...", 3);
+}
+
+enum status text_refuse(struct text *why, enum status status, const char *kind, const char *name,
+                        const char *format, ...)
+{
+    if (why == NULL)
+        return status;
+    text_set(why, "%s ", kind);
+    text_append_quoted(why, name, strlen(name), NAME_SHOWN);
+    text_append(why, " ", 1);
+    va_list arguments;
+    va_start(arguments, format);
+    text_format_list(why, format, arguments);
+    va_end(arguments);
+    return status;
 }

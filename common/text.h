@@ -3,6 +3,8 @@
 #ifndef TANDEM_COMMON_TEXT_H
 #define TANDEM_COMMON_TEXT_H
 
+#include "common/status.h"
+
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,6 +37,11 @@ void text_format_list(struct text *text, const char *format, va_list arguments)
 
 /* Empties, then formats. */
 void text_set(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Sets `why` to: kind "name" and the formatted rest. Returns `status`. For judges of what a file
+ * holds. */
+enum status text_refuse(struct text *why, enum status status, const char *kind, const char *name,
+                        const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 /* Appends `length` bytes quoted: at most `shown` of them, control and non-ASCII bytes as \xNN. */
 void text_append_quoted(struct text *text, const char *bytes, size_t length, size_t shown);

@@ -38,7 +38,7 @@ IMPURE_COMMON = {"common/clock.h", "common/event_loop.h", "common/notify.h", "co
 OWNERS_OF_LIBRARIES = {
     "nng/": ("coordinator", "worker", "client", "tests"),
     "msgpack": ("proto", "tests"),
-    "jansson": ("client/cli", "tests"),
+    "jansson": ("common", "client/cli", "tests"),
     "ini.h": ("common", "tests"),
     "cuda": ("kernels/cuda", "tests"),
     "cublas": ("kernels/cuda", "tests"),
