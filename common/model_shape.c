@@ -1,361 +1,74 @@
 #include "common/model_shape.h"
 
 #include "common/check.h"
+#include "common/model_config.h"
+#include "common/model_file.h"
+#include "common/model_keys.h"
+#include "common/model_tensor.h"
 
 #define XXH_INLINE_ALL
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-/* Extents of a tensor as a function of the shape. */
-enum extent {
-    EXTENT_NONE,
-    EXTENT_WIDTH,
-    EXTENT_FFN,
-    EXTENT_Q,
-    EXTENT_KV,
-    EXTENT_VOCABULARY,
-    EXTENT_PAIRS
-};
-
-struct tensor_rule {
-    const char *name; /* after "blk.N." if per layer */
-    bool per_layer;
-    bool optional;
-    bool vector;         /* one row of floats, kept in fp32 */
-    enum extent columns; /* extent[0] */
-    enum extent rows;    /* extent[1] */
-};
-
-/* clang-format off */
-static const struct tensor_rule RULES[MODEL_TENSOR_COUNT] = {
-    [MODEL_TENSOR_EMBEDDING] = {"token_embd.weight", false, false, false, EXTENT_WIDTH, EXTENT_VOCABULARY},
-    [MODEL_TENSOR_OUTPUT_NORM] = {"output_norm.weight", false, false, true, EXTENT_WIDTH, EXTENT_NONE},
-    [MODEL_TENSOR_OUTPUT] = {"output.weight", false, true, false, EXTENT_WIDTH, EXTENT_VOCABULARY},
-    [MODEL_TENSOR_ROPE_FACTORS] = {"rope_freqs.weight", false, true, true, EXTENT_PAIRS, EXTENT_NONE},
-    [MODEL_TENSOR_ATTENTION_NORM] = {"attn_norm.weight", true, false, true, EXTENT_WIDTH, EXTENT_NONE},
-    [MODEL_TENSOR_ATTENTION_Q] = {"attn_q.weight", true, false, false, EXTENT_WIDTH, EXTENT_Q},
-    [MODEL_TENSOR_ATTENTION_K] = {"attn_k.weight", true, false, false, EXTENT_WIDTH, EXTENT_KV},
-    [MODEL_TENSOR_ATTENTION_V] = {"attn_v.weight", true, false, false, EXTENT_WIDTH, EXTENT_KV},
-    [MODEL_TENSOR_ATTENTION_OUTPUT] = {"attn_output.weight", true, false, false, EXTENT_Q, EXTENT_WIDTH},
-    [MODEL_TENSOR_FFN_NORM] = {"ffn_norm.weight", true, false, true, EXTENT_WIDTH, EXTENT_NONE},
-    [MODEL_TENSOR_FFN_GATE] = {"ffn_gate.weight", true, false, false, EXTENT_WIDTH, EXTENT_FFN},
-    [MODEL_TENSOR_FFN_UP] = {"ffn_up.weight", true, false, false, EXTENT_WIDTH, EXTENT_FFN},
-    [MODEL_TENSOR_FFN_DOWN] = {"ffn_down.weight", true, false, false, EXTENT_FFN, EXTENT_WIDTH},
-};
-/* clang-format on */
 
 static const uint32_t MATRIX_TYPES[] = {GGUF_TENSOR_F32,  GGUF_TENSOR_F16,  GGUF_TENSOR_BF16,
                                         GGUF_TENSOR_Q8_0, GGUF_TENSOR_Q4_0, GGUF_TENSOR_Q4_1};
 
-static struct gguf_string string_of(const char *text)
-{
-    return (struct gguf_string){text, strlen(text)};
-}
-
-static void tensor_name(enum model_tensor tensor, uint32_t layer,
-                        char out_name[GGUF_TENSOR_NAME_BYTES_MAX + 1])
-{
-    const struct tensor_rule *rule = &RULES[tensor];
-    int length;
-    if (rule->per_layer)
-        length = snprintf(out_name, GGUF_TENSOR_NAME_BYTES_MAX + 1, "blk.%" PRIu32 ".%s", layer,
-                          rule->name);
-    else
-        length = snprintf(out_name, GGUF_TENSOR_NAME_BYTES_MAX + 1, "%s", rule->name);
-    CHECK(length > 0 && length <= GGUF_TENSOR_NAME_BYTES_MAX);
-}
-
-const struct gguf_tensor *model_tensor_find(const struct gguf *gguf, enum model_tensor tensor,
-                                            uint32_t layer)
-{
-    CHECK(tensor > 0 && tensor < MODEL_TENSOR_COUNT);
-    char name[GGUF_TENSOR_NAME_BYTES_MAX + 1];
-    tensor_name(tensor, layer, name);
-    return gguf_find_tensor(gguf, name);
-}
-
-/* An integer of the architecture in [minimum, maximum]. A missing key leaves *value if `optional`.
- */
-struct integer_rule {
-    const char *key;
-    uint64_t minimum;
-    uint64_t maximum;
-    bool optional;
-};
-
-static enum status read_integer(const struct gguf *gguf, const struct integer_rule *rule,
-                                uint32_t *value, struct text *why)
-{
-    uint64_t read;
-    enum status status = gguf_find_integer(gguf, rule->key, rule->maximum, &read, why);
-    if (status == STATUS_NOT_FOUND)
-        return rule->optional ? STATUS_OK : STATUS_BAD_FILE;
-    if (status != STATUS_OK)
-        return status;
-    if (read < rule->minimum)
-        return gguf_refuse(why, STATUS_BAD_FILE, "key", string_of(rule->key),
-                           "holds %" PRIu64 ", expected %" PRIu64 " to %" PRIu64, read,
-                           rule->minimum, rule->maximum);
-    *value = (uint32_t)read;
-    return STATUS_OK;
-}
-
-/* One number for all layers; writers may also give an array with one per layer, which must agree.
- */
-static enum status read_kv_heads(const struct gguf *gguf, struct model_shape *shape,
-                                 struct text *why)
-{
-    static const char key[] = "llama.attention.head_count_kv";
-    const struct integer_rule rule = {key, 1, MODEL_HEADS_MAX, true};
-    enum gguf_value_type type;
-    shape->kv_heads = shape->heads;
-    if (!gguf_has(gguf, key, &type) || type != GGUF_VALUE_ARRAY)
-        return read_integer(gguf, &rule, &shape->kv_heads, why);
-    struct gguf_array array;
-    enum status status = gguf_find_array(gguf, key, GGUF_VALUE_U32, &array, why);
-    if (status != STATUS_OK)
-        return status;
-    if (array.remaining != shape->layers)
-        return gguf_refuse(why, STATUS_BAD_FILE, "key", string_of(key),
-                           "has %" PRIu64 " numbers for %" PRIu32 " layers", array.remaining,
-                           shape->layers);
-    int64_t first = 0, heads;
-    for (uint32_t layer = 0; gguf_next_integer(&array, &heads); layer++) {
-        if (heads < 1 || heads > MODEL_HEADS_MAX)
-            return gguf_refuse(why, STATUS_BAD_FILE, "key", string_of(key),
-                               "holds %" PRId64 " for layer %" PRIu32 ", expected 1 to %d", heads,
-                               layer, MODEL_HEADS_MAX);
-        first = layer == 0 ? heads : first;
-        if (heads != first)
-            return gguf_refuse(why, STATUS_UNSUPPORTED, "key", string_of(key),
-                               "differs between layers, which is not supported");
-    }
-    shape->kv_heads = (uint32_t)first;
-    return STATUS_OK;
-}
-
-/* head_dim stands in up to three keys, or follows from the width. */
-static enum status read_head_dim(const struct gguf *gguf, struct model_shape *shape,
-                                 struct text *why)
-{
-    static const struct integer_rule rules[] = {
-        {"llama.attention.key_length", 1, MODEL_HEAD_DIM_MAX, true},
-        {"llama.attention.value_length", 1, MODEL_HEAD_DIM_MAX, true},
-        {"llama.rope.dimension_count", 1, MODEL_HEAD_DIM_MAX, true},
-    };
-    uint32_t key_length = 0;
-    enum status status = read_integer(gguf, &rules[0], &key_length, why);
-    if (status != STATUS_OK)
-        return status;
-    if (key_length == 0 && shape->width % shape->heads != 0) {
-        text_set(why, "a width of %" PRIu32 " cannot be divided by %" PRIu32 " heads", shape->width,
-                 shape->heads);
-        return STATUS_BAD_FILE;
-    }
-    shape->head_dim = key_length != 0 ? key_length : shape->width / shape->heads;
-    if (shape->head_dim % MODEL_HEAD_DIM_MULTIPLE != 0 || shape->head_dim > MODEL_HEAD_DIM_MAX) {
-        text_set(why,
-                 "heads of %" PRIu32 " dimensions are not supported: a multiple of %d up to %d is",
-                 shape->head_dim, MODEL_HEAD_DIM_MULTIPLE, MODEL_HEAD_DIM_MAX);
-        return STATUS_UNSUPPORTED;
-    }
-    for (size_t i = 1; i < sizeof rules / sizeof rules[0]; i++) {
-        uint32_t value = shape->head_dim;
-        status = read_integer(gguf, &rules[i], &value, why);
-        if (status != STATUS_OK)
-            return status;
-        if (value != shape->head_dim)
-            return gguf_refuse(why, STATUS_UNSUPPORTED, "key", string_of(rules[i].key),
-                               "holds %" PRIu32 ", only the whole head (%" PRIu32 ") is supported",
-                               value, shape->head_dim);
-    }
-    return STATUS_OK;
-}
-
-static enum status read_integers(const struct gguf *gguf, struct model_shape *shape,
-                                 struct text *why)
-{
-    const struct {
-        struct integer_rule rule;
-        uint32_t *value;
-    } rows[] = {
-        {{"llama.block_count", 1, MODEL_LAYERS_MAX, false}, &shape->layers},
-        {{"llama.embedding_length", 1, MODEL_WIDTH_MAX, false}, &shape->width},
-        {{"llama.feed_forward_length", 1, MODEL_FFN_WIDTH_MAX, false}, &shape->ffn_width},
-        {{"llama.attention.head_count", 1, MODEL_HEADS_MAX, false}, &shape->heads},
-        {{"llama.context_length", 1, MODEL_CONTEXT_MAX, false}, &shape->context},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        enum status status = read_integer(gguf, &rows[i].rule, rows[i].value, why);
-        if (status != STATUS_OK)
-            return status;
-    }
-    enum status status = read_kv_heads(gguf, shape, why);
-    if (status != STATUS_OK)
-        return status;
-    if (shape->heads % shape->kv_heads != 0) {
-        text_set(why, "%" PRIu32 " query heads cannot share %" PRIu32 " key heads evenly",
-                 shape->heads, shape->kv_heads);
-        return STATUS_BAD_FILE;
-    }
-    return read_head_dim(gguf, shape, why);
-}
-
-static enum status read_float(const struct gguf *gguf, const char *key, double above, double below,
-                              double *value, struct text *why)
-{
-    double read;
-    enum status status = gguf_find_float(gguf, key, &read, why);
-    if (status != STATUS_OK)
-        return status;
-    if (!(read > above && read < below))
-        return gguf_refuse(why, STATUS_BAD_FILE, "key", string_of(key),
-                           "holds %g, expected a number between %g and %g", read, above, below);
-    *value = read;
-    return STATUS_OK;
-}
-
-/* Keys that change the arithmetic in a way that is not built: present and not neutral = refused. */
-static enum status refuse_features(const struct gguf *gguf, struct text *why)
-{
-    static const struct {
-        const char *key;
-        const char *feature;
-    } rows[] = {
-        {"llama.expert_count", "mixture of experts"},
-        {"llama.attention.sliding_window", "sliding-window attention"},
-        {"llama.attention.clamp_kqv", "clamped projections"},
-        {"llama.attention.logit_softcapping", "soft-capped attention"},
-        {"llama.final_logit_softcapping", "soft-capped logits"},
-        {"llama.embedding_scale", "scaled embeddings"},
-        {"llama.residual_scale", "scaled residuals"},
-        {"llama.attention.scale", "its own attention scale"},
-        {"llama.logit_scale", "scaled logits"},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        enum gguf_value_type type;
-        uint64_t integer;
-        if (!gguf_has(gguf, rows[i].key, &type))
-            continue;
-        if (gguf_find_integer(gguf, rows[i].key, UINT64_MAX, &integer, NULL) == STATUS_OK &&
-            integer == 0)
-            continue;
-        return gguf_refuse(why, STATUS_UNSUPPORTED, "key", string_of(rows[i].key),
-                           "asks for %s, which is not supported", rows[i].feature);
-    }
-    return STATUS_OK;
-}
-
-static enum status read_rope_tensor(const struct gguf *gguf, struct model_shape *shape,
-                                    struct text *why)
-{
-    const struct gguf_tensor *tensor = model_tensor_find(gguf, MODEL_TENSOR_ROPE_FACTORS, 0);
-    if (tensor == NULL)
-        return STATUS_OK;
-    struct gguf_string name = string_of(tensor->name);
-    if (tensor->type != GGUF_TENSOR_F32 || tensor->dimensions != 1 ||
-        tensor->extent[0] != shape->head_dim / 2)
-        return gguf_refuse(why, STATUS_BAD_FILE, "tensor", name, "is no vector of %" PRIu32 " F32",
-                           shape->head_dim / 2);
-    const uint8_t *bytes = gguf_tensor_bytes(gguf, tensor);
-    for (uint32_t i = 0; i < shape->head_dim / 2; i++) {
-        float factor;
-        memcpy(&factor, bytes + i * sizeof factor, sizeof factor);
-        if (!(factor > 0 && factor <= 65536))
-            return gguf_refuse(why, STATUS_BAD_FILE, "tensor", name,
-                               "holds %g at index %" PRIu32 ", expected a divisor up to 65536",
-                               (double)factor, i);
-        shape->rope_factor[i] = factor;
-    }
-    return STATUS_OK;
-}
-
-static enum status read_rope(const struct gguf *gguf, struct model_shape *shape, struct text *why)
-{
-    static const char scaling_key[] = "llama.rope.scaling.type";
-    shape->rope_base = 10000; /* the default of the format */
-    enum status status = read_float(gguf, "llama.rope.freq_base", 1, 1e12, &shape->rope_base, why);
-    if (status != STATUS_OK && status != STATUS_NOT_FOUND)
-        return status;
-    struct gguf_string scaling = string_of("none");
-    status = gguf_find_string(gguf, scaling_key, &scaling, why);
-    if (status != STATUS_OK && status != STATUS_NOT_FOUND)
-        return status;
-    double factor = 1;
-    if (gguf_string_equal(scaling, "linear")) {
-        status = read_float(gguf, "llama.rope.scaling.factor", 0, 65536, &factor, why);
-        if (status != STATUS_OK)
-            return status == STATUS_NOT_FOUND ? STATUS_BAD_FILE : status;
-    } else if (!gguf_string_equal(scaling, "none") &&
-               !(gguf_string_equal(scaling, "llama3") &&
-                 model_tensor_find(gguf, MODEL_TENSOR_ROPE_FACTORS, 0) != NULL)) {
-        gguf_refuse(why, STATUS_UNSUPPORTED, "key", string_of(scaling_key), "holds ");
-        text_append_quoted(why, scaling.bytes, scaling.length, 32);
-        text_format(why,
-                    ": none, linear and llama3 with the tensor rope_freqs.weight are supported");
-        return STATUS_UNSUPPORTED;
-    }
-    for (uint32_t i = 0; i < MODEL_HEAD_DIM_MAX / 2; i++)
-        shape->rope_factor[i] = i < shape->head_dim / 2 ? (float)factor : 1;
-    return read_rope_tensor(gguf, shape, why);
-}
-
-static uint64_t extent_of(const struct model_shape *shape, enum extent extent)
+static uint64_t extent_of(const struct model_shape *shape, enum model_extent extent)
 {
     switch (extent) {
-    case EXTENT_NONE:
+    case MODEL_EXTENT_NONE:
         return 1;
-    case EXTENT_WIDTH:
+    case MODEL_EXTENT_WIDTH:
         return shape->width;
-    case EXTENT_FFN:
+    case MODEL_EXTENT_FFN:
         return shape->ffn_width;
-    case EXTENT_Q:
+    case MODEL_EXTENT_Q:
         return (uint64_t)shape->heads * shape->head_dim;
-    case EXTENT_KV:
+    case MODEL_EXTENT_KV:
         return kv_dim(
             &(struct kv_geometry){.kv_heads = shape->kv_heads, .head_dim = shape->head_dim});
-    case EXTENT_VOCABULARY:
+    case MODEL_EXTENT_VOCABULARY:
         return shape->vocabulary;
-    case EXTENT_PAIRS:
+    case MODEL_EXTENT_PAIRS:
         return shape->head_dim / 2;
     }
     return 0;
 }
 
-static bool type_supported(uint32_t type, bool vector)
+/* The first three types need no blocks: norms are kept in fp32 whatever the file has, and a
+ * directory has no others. */
+static bool type_supported(uint32_t type, bool plain)
 {
-    /* The first three types need no blocks: norms are kept in fp32 whatever the file has. */
-    size_t count = vector ? 3 : sizeof MATRIX_TYPES / sizeof MATRIX_TYPES[0];
+    size_t count = plain ? 3 : sizeof MATRIX_TYPES / sizeof MATRIX_TYPES[0];
     for (size_t i = 0; i < count; i++)
         if (MATRIX_TYPES[i] == type)
             return true;
     return false;
 }
 
-static enum status check_tensor(const struct gguf *gguf, const struct model_shape *shape,
+static enum status check_tensor(const struct model_file *file, const struct model_shape *shape,
                                 enum model_tensor role, uint32_t layer, struct text *why)
 {
-    const struct tensor_rule *rule = &RULES[role];
-    char name[GGUF_TENSOR_NAME_BYTES_MAX + 1];
-    tensor_name(role, layer, name);
-    const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
+    const struct model_tensor_rule *rule = model_tensor_rule(role);
+    const struct model_file_tensor *tensor = model_file_find(file, role, layer);
+    char name[MODEL_TENSOR_NAME_BYTES];
+    if (!model_tensor_name(model_file_kind_of(file), role, layer, name))
+        return STATUS_OK;
     if (tensor == NULL && rule->optional)
         return STATUS_OK;
     if (tensor == NULL)
-        return gguf_refuse(why, STATUS_BAD_FILE, "tensor", string_of(name), "is missing");
-    if (!type_supported(tensor->type, rule->vector))
-        return gguf_refuse(why, STATUS_UNSUPPORTED, "tensor", string_of(name),
-                           "is of type %s, which is not supported%s; use %s",
-                           gguf_tensor_layout(tensor->type)->name, rule->vector ? " here" : "",
-                           rule->vector ? "F32, F16 or BF16"
-                                        : "F32, F16, BF16, Q8_0, Q4_0 or Q4_1");
+        return text_refuse(why, STATUS_BAD_FILE, "tensor", name, "is missing");
+    bool plain = rule->vector || model_file_kind_of(file) == MODEL_FILE_DIRECTORY;
+    if (!type_supported(tensor->type, plain))
+        return text_refuse(why, STATUS_UNSUPPORTED, "tensor", name,
+                           "is of type %s, which is not supported%s; use %s", tensor->type_name,
+                           rule->vector ? " here" : "",
+                           plain ? "F32, F16 or BF16" : "F32, F16, BF16, Q8_0, Q4_0 or Q4_1");
     uint64_t columns = extent_of(shape, rule->columns), rows = extent_of(shape, rule->rows);
     if (tensor->extent[0] != columns || tensor->extent[1] != rows || tensor->extent[2] != 1 ||
         tensor->extent[3] != 1)
-        return gguf_refuse(why, STATUS_BAD_FILE, "tensor", string_of(name),
+        return text_refuse(why, STATUS_BAD_FILE, "tensor", name,
                            "has the extents %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
                            ", expected %" PRIu64 " x %" PRIu64,
                            tensor->extent[0], tensor->extent[1], tensor->extent[2],
@@ -363,70 +76,46 @@ static enum status check_tensor(const struct gguf *gguf, const struct model_shap
     return STATUS_OK;
 }
 
-/* Whether the name is one that a model of this shape has. */
-static bool name_known(const struct model_shape *shape, const char *name)
+/* A GGUF file ties by leaving the output out. A directory says so in its configuration; a copy of
+ * the embedding beside it is accepted, another matrix is not. */
+static enum status check_output(const struct model_file *file, struct model_shape *shape,
+                                struct text *why)
 {
-    unsigned long long layer = 0;
-    if (strncmp(name, "blk.", 4) == 0)
-        layer = strtoull(name + 4, NULL, 10);
-    if (layer >= shape->layers)
-        return false;
-    for (enum model_tensor role = MODEL_TENSOR_EMBEDDING; role < MODEL_TENSOR_COUNT; role++) {
-        char known[GGUF_TENSOR_NAME_BYTES_MAX + 1];
-        tensor_name(role, (uint32_t)layer, known);
-        if (strcmp(known, name) == 0)
-            return true;
-    }
-    return false;
+    const struct model_file_tensor *embedding = model_file_find(file, MODEL_TENSOR_EMBEDDING, 0);
+    const struct model_file_tensor *output = model_file_find(file, MODEL_TENSOR_OUTPUT, 0);
+    if (model_file_kind_of(file) == MODEL_FILE_GGUF)
+        shape->tied_output = output == NULL;
+    else if (!shape->tied_output && output == NULL)
+        return text_refuse(why, STATUS_BAD_FILE, "tensor", "lm_head.weight",
+                           "is missing, and config.json does not set tie_word_embeddings");
+    else if (shape->tied_output && output != NULL &&
+             (output->type != embedding->type ||
+              memcmp(output->content, embedding->content, (size_t)embedding->bytes) != 0))
+        return text_refuse(why, STATUS_BAD_FILE, "tensor", output->name,
+                           "differs from \"%s\", although config.json sets tie_word_embeddings",
+                           embedding->name);
+    return STATUS_OK;
 }
 
-static enum status check_tensors(const struct gguf *gguf, struct model_shape *shape,
+static enum status check_tensors(const struct model_file *file, struct model_shape *shape,
                                  struct text *why)
 {
     for (enum model_tensor role = MODEL_TENSOR_EMBEDDING; role < MODEL_TENSOR_COUNT; role++) {
-        uint32_t layers = RULES[role].per_layer ? shape->layers : 1;
+        uint32_t layers = model_tensor_rule(role)->per_layer ? shape->layers : 1;
         for (uint32_t layer = 0; layer < layers; layer++) {
-            enum status status = check_tensor(gguf, shape, role, layer, why);
+            enum status status = check_tensor(file, shape, role, layer, why);
             if (status != STATUS_OK)
                 return status;
         }
     }
-    for (uint32_t i = 0; i < gguf_tensor_count(gguf); i++) {
-        const char *name = gguf_tensor_at(gguf, i)->name;
-        if (!name_known(shape, name))
-            return gguf_refuse(why, STATUS_UNSUPPORTED, "tensor", string_of(name),
+    for (uint32_t i = 0; i < model_file_tensor_count(file); i++) {
+        const char *name = model_file_tensor_at(file, i)->name;
+        if (!model_tensor_known(model_file_kind_of(file), shape->layers, name))
+            return text_refuse(why, STATUS_UNSUPPORTED, "tensor", name,
                                "is none that a llama model of %" PRIu32 " layers has",
                                shape->layers);
     }
-    shape->tied_output = model_tensor_find(gguf, MODEL_TENSOR_OUTPUT, 0) == NULL;
-    return STATUS_OK;
-}
-
-/* Rows of the embedding, which must hold at least the tokenizer's tokens. */
-static enum status read_vocabulary(const struct gguf *gguf, struct model_shape *shape,
-                                   struct text *why)
-{
-    static const char tokens_key[] = "tokenizer.ggml.tokens";
-    const struct gguf_tensor *embedding = model_tensor_find(gguf, MODEL_TENSOR_EMBEDDING, 0);
-    if (embedding == NULL)
-        return gguf_refuse(why, STATUS_BAD_FILE, "tensor",
-                           string_of(RULES[MODEL_TENSOR_EMBEDDING].name), "is missing");
-    if (embedding->extent[1] > MODEL_VOCABULARY_MAX)
-        return gguf_refuse(why, STATUS_UNSUPPORTED, "tensor", string_of(embedding->name),
-                           "has %" PRIu64 " rows; a vocabulary of up to %d is supported",
-                           embedding->extent[1], MODEL_VOCABULARY_MAX);
-    shape->vocabulary = (uint32_t)embedding->extent[1];
-    struct gguf_array tokens;
-    enum status status = gguf_find_array(gguf, tokens_key, GGUF_VALUE_STRING, &tokens, why);
-    if (status != STATUS_OK)
-        return status == STATUS_NOT_FOUND ? STATUS_BAD_FILE : status;
-    if (tokens.remaining == 0 || tokens.remaining > shape->vocabulary)
-        return gguf_refuse(why, STATUS_BAD_FILE, "key", string_of(tokens_key),
-                           "has %" PRIu64 " tokens, expected 1 to the %" PRIu32
-                           " rows of the embedding",
-                           tokens.remaining, shape->vocabulary);
-    shape->tokens = (uint32_t)tokens.remaining;
-    return STATUS_OK;
+    return check_output(file, shape, why);
 }
 
 static void hash_bytes(XXH3_state_t *state, const void *bytes, size_t length)
@@ -442,9 +131,24 @@ static bool names_vocabulary(struct gguf_string key)
     return key.length >= sizeof prefix - 1 && memcmp(key.bytes, prefix, sizeof prefix - 1) == 0;
 }
 
-/* Keys come sorted, so the order of the file does not matter; the order of tensors is part of the
- * directory. */
-static void hash_metadata(const struct gguf *gguf, struct model_shape *shape)
+/* Keys come sorted, so their order in the file does not matter. */
+static void hash_vocabulary(XXH3_state_t *state, const struct model_file *file)
+{
+    const struct gguf *gguf = model_file_gguf(file);
+    const struct model_config *config = model_file_config(file);
+    if (config != NULL)
+        hash_bytes(state, config->end_tokens, config->end_token_count * sizeof(uint32_t));
+    for (uint32_t i = 0; gguf != NULL && i < gguf_key_count(gguf); i++) {
+        const struct gguf_entry *entry = gguf_entry_at(gguf, i);
+        if (!names_vocabulary(entry->key))
+            continue;
+        hash_bytes(state, entry->key.bytes, entry->key.length);
+        hash_bytes(state, entry->value.bytes, entry->value.length);
+    }
+}
+
+/* The order of tensors is part of the directory. */
+static void hash_metadata(const struct model_file *file, struct model_shape *shape)
 {
     XXH3_state_t state;
     CHECK(XXH3_128bits_reset(&state) == XXH_OK);
@@ -455,15 +159,9 @@ static void hash_metadata(const struct gguf *gguf, struct model_shape *shape)
     hash_bytes(&state, &shape->norm_epsilon, sizeof shape->norm_epsilon);
     hash_bytes(&state, &shape->rope_base, sizeof shape->rope_base);
     hash_bytes(&state, shape->rope_factor, sizeof shape->rope_factor);
-    for (uint32_t i = 0; i < gguf_key_count(gguf); i++) {
-        const struct gguf_entry *entry = gguf_entry_at(gguf, i);
-        if (!names_vocabulary(entry->key))
-            continue;
-        hash_bytes(&state, entry->key.bytes, entry->key.length);
-        hash_bytes(&state, entry->value.bytes, entry->value.length);
-    }
-    for (uint32_t i = 0; i < gguf_tensor_count(gguf); i++) {
-        const struct gguf_tensor *tensor = gguf_tensor_at(gguf, i);
+    hash_vocabulary(&state, file);
+    for (uint32_t i = 0; i < model_file_tensor_count(file); i++) {
+        const struct model_file_tensor *tensor = model_file_tensor_at(file, i);
         hash_bytes(&state, tensor->name, strlen(tensor->name));
         hash_bytes(&state, tensor->extent, sizeof tensor->extent);
         hash_bytes(&state, &tensor->type, sizeof tensor->type);
@@ -475,38 +173,20 @@ static void hash_metadata(const struct gguf *gguf, struct model_shape *shape)
     memcpy(shape->metadata_hash.bytes, &canonical, sizeof canonical);
 }
 
-enum status model_shape_read(const struct gguf *gguf, struct model_shape *out_shape,
+enum status model_shape_read(const struct model_file *file, struct model_shape *out_shape,
                              struct text *why)
 {
-    static const char architecture_key[] = "general.architecture";
     struct model_shape shape;
-    memset(&shape, 0, sizeof shape);
-    struct gguf_string architecture;
-    enum status status = gguf_find_string(gguf, architecture_key, &architecture, why);
+    enum status status = STATUS_OK;
+    if (model_file_kind_of(file) == MODEL_FILE_GGUF)
+        status = model_keys_read(model_file_gguf(file), &shape, why);
+    else
+        shape = model_file_config(file)->shape;
+    if (status == STATUS_OK)
+        status = check_tensors(file, &shape, why);
     if (status != STATUS_OK)
-        return STATUS_BAD_FILE;
-    if (!gguf_string_equal(architecture, "llama")) {
-        text_set(why, "the architecture is ");
-        text_append_quoted(why, architecture.bytes, architecture.length, 32);
-        text_format(why, "; only \"llama\" is supported");
-        return STATUS_UNSUPPORTED;
-    }
-    double epsilon = 0;
-    status = refuse_features(gguf, why);
-    if (status == STATUS_OK)
-        status = read_integers(gguf, &shape, why);
-    if (status == STATUS_OK)
-        status = read_float(gguf, "llama.attention.layer_norm_rms_epsilon", 0, 1, &epsilon, why);
-    if (status == STATUS_OK)
-        status = read_rope(gguf, &shape, why);
-    if (status == STATUS_OK)
-        status = read_vocabulary(gguf, &shape, why);
-    if (status == STATUS_OK)
-        status = check_tensors(gguf, &shape, why);
-    if (status != STATUS_OK)
-        return status == STATUS_NOT_FOUND ? STATUS_BAD_FILE : status;
-    shape.norm_epsilon = (float)epsilon;
-    hash_metadata(gguf, &shape);
+        return status;
+    hash_metadata(file, &shape);
     *out_shape = shape;
     return STATUS_OK;
 }

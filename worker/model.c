@@ -3,14 +3,14 @@
 enum status model_open(const char *path, struct backend *backend, weights_progress progress,
                        void *progress_context, struct model *out_model, struct text *why)
 {
-    struct gguf *gguf = NULL;
+    struct model_file *file = NULL;
     struct model model = {0};
-    enum status status = gguf_open(path, &gguf, why);
+    enum status status = model_file_open(path, &file, why);
     if (status == STATUS_OK)
-        status = model_shape_read(gguf, &model.shape, why);
+        status = model_shape_read(file, &model.shape, why);
     if (status == STATUS_OK) {
         const struct weights_source source = {
-            .gguf = gguf,
+            .file = file,
             .shape = &model.shape,
             .progress = progress,
             .progress_context = progress_context,
@@ -19,7 +19,7 @@ enum status model_open(const char *path, struct backend *backend, weights_progre
     }
     if (status == STATUS_OK)
         *out_model = model;
-    gguf_close(gguf);
+    model_file_close(file);
     return status;
 }
 

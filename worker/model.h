@@ -10,9 +10,9 @@ struct model {
     struct weights weights; /* owned */
 };
 
-/* Reads `path` (GGUF), packs the weights and closes the file: nothing of it stays mapped.
- * `progress` may be NULL. The statuses of gguf_open(), model_shape_read() and weights_load(). Close
- * with model_close(). */
+/* Reads `path` (a GGUF file or a Hugging Face directory), packs the weights and closes it: nothing
+ * of it stays mapped. `progress` may be NULL. The statuses of model_file_open(), model_shape_read()
+ * and weights_load(). Close with model_close(). */
 MUST_USE enum status model_open(const char *path, struct backend *backend,
                                 weights_progress progress, void *progress_context,
                                 struct model *out_model, struct text *why);

@@ -4,6 +4,7 @@
 #include "common/float16.h"
 
 #define XXH_INLINE_ALL
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,10 +49,13 @@ void weights_half_split_order(uint32_t heads, uint32_t head_dim, uint32_t *out_o
                     head * head_dim + 2 * pair + half;
 }
 
-/* Which field takes which tensor. */
-static struct destination destination_of(struct weights *weights, const struct model_shape *shape,
-                                         enum model_tensor role, uint32_t index)
+/* Which field takes which tensor. Heads stand interleaved in GGUF only. */
+static struct destination destination_of(struct loader *loader, enum model_tensor role,
+                                         uint32_t index)
 {
+    struct weights *weights = loader->weights;
+    const struct model_shape *shape = loader->source->shape;
+    bool interleaved = model_file_kind_of(loader->source->file) == MODEL_FILE_GGUF;
     struct step_layer *layer = &weights->layer[index];
     switch (role) {
     case MODEL_TENSOR_EMBEDDING:
@@ -59,13 +63,16 @@ static struct destination destination_of(struct weights *weights, const struct m
     case MODEL_TENSOR_OUTPUT_NORM:
         return (struct destination){.vector = &weights->output_norm};
     case MODEL_TENSOR_OUTPUT:
-        return (struct destination){.matrix = &weights->output};
+        /* A directory that ties may still hold a copy of the embedding. */
+        return (struct destination){.matrix = shape->tied_output ? NULL : &weights->output};
     case MODEL_TENSOR_ATTENTION_NORM:
         return (struct destination){.vector = &layer->attention_norm};
     case MODEL_TENSOR_ATTENTION_Q:
-        return (struct destination){.matrix = &layer->q, .interleaved_heads = shape->heads};
+        return (struct destination){.matrix = &layer->q,
+                                    .interleaved_heads = interleaved ? shape->heads : 0};
     case MODEL_TENSOR_ATTENTION_K:
-        return (struct destination){.matrix = &layer->k, .interleaved_heads = shape->kv_heads};
+        return (struct destination){.matrix = &layer->k,
+                                    .interleaved_heads = interleaved ? shape->kv_heads : 0};
     case MODEL_TENSOR_ATTENTION_V:
         return (struct destination){.matrix = &layer->v};
     case MODEL_TENSOR_ATTENTION_OUTPUT:
@@ -79,6 +86,7 @@ static struct destination destination_of(struct weights *weights, const struct m
     case MODEL_TENSOR_FFN_DOWN:
         return (struct destination){.matrix = &layer->down};
     case MODEL_TENSOR_ROPE_FACTORS:
+    case MODEL_TENSOR_ROTARY_FREQUENCIES:
     case MODEL_TENSOR_COUNT:
         break;
     }
@@ -89,13 +97,12 @@ static struct destination destination_of(struct weights *weights, const struct m
 static void plan_destinations(struct loader *loader)
 {
     const struct weights_source *source = loader->source;
-    const struct gguf_tensor *first = gguf_tensor_at(source->gguf, 0);
+    const struct model_file_tensor *first = model_file_tensor_at(source->file, 0);
     for (enum model_tensor role = MODEL_TENSOR_EMBEDDING; role < MODEL_TENSOR_COUNT; role++)
         for (uint32_t layer = 0; layer < source->shape->layers; layer++) {
-            const struct gguf_tensor *tensor = model_tensor_find(source->gguf, role, layer);
+            const struct model_file_tensor *tensor = model_file_find(source->file, role, layer);
             if (tensor != NULL)
-                loader->destinations[tensor - first] =
-                    destination_of(loader->weights, source->shape, role, layer);
+                loader->destinations[tensor - first] = destination_of(loader, role, layer);
         }
 }
 
@@ -111,33 +118,29 @@ static float element(uint32_t type, const uint8_t *bytes, uint64_t index)
     return type == GGUF_TENSOR_F16 ? fp16_to_float(half) : bf16_to_float(half);
 }
 
-static enum status load_vector(struct loader *loader, const struct gguf_tensor *tensor,
+static enum status load_vector(struct loader *loader, const struct model_file_tensor *tensor,
                                const float **vector, struct text *why)
 {
-    const uint8_t *bytes = gguf_tensor_bytes(loader->source->gguf, tensor);
     float *host = loader->vectors + loader->vectors_used;
     for (uint64_t i = 0; i < tensor->extent[0]; i++) {
-        host[i] = element(tensor->type, bytes, i);
-        if (!isfinite(host[i])) {
-            struct gguf_string name = {tensor->name, strlen(tensor->name)};
-            return gguf_refuse(why, STATUS_BAD_FILE, "tensor", name,
-                               "holds a value that is not finite at index %llu",
-                               (unsigned long long)i);
-        }
+        host[i] = element(tensor->type, tensor->content, i);
+        if (!isfinite(host[i]))
+            return text_refuse(why, STATUS_BAD_FILE, "tensor", tensor->name,
+                               "holds a value that is not finite at index %" PRIu64, i);
     }
     *vector = loader->weights->vectors + loader->vectors_used;
     loader->vectors_used += tensor->extent[0];
     return STATUS_OK;
 }
 
-static enum status load_matrix(struct loader *loader, const struct gguf_tensor *tensor,
+static enum status load_matrix(struct loader *loader, const struct model_file_tensor *tensor,
                                const struct destination *destination, struct text *why)
 {
     struct matrix_source source = {
         .type = weight_type_of(tensor->type),
         .rows = (uint32_t)tensor->extent[1],
         .columns = (uint32_t)tensor->extent[0],
-        .bytes = gguf_tensor_bytes(loader->source->gguf, tensor),
+        .bytes = tensor->content,
     };
     CHECK(source.rows * weight_row_bytes(source.type, source.columns) == tensor->bytes);
     if (destination->interleaved_heads != 0) {
@@ -149,9 +152,8 @@ static enum status load_matrix(struct loader *loader, const struct gguf_tensor *
     struct backend *backend = loader->backend;
     enum status status = backend->operations->matrix_load(backend, &source, destination->matrix);
     if (status != STATUS_OK)
-        return gguf_refuse(why, status, "tensor",
-                           (struct gguf_string){tensor->name, strlen(tensor->name)},
-                           "cannot be loaded: %s", status_text(status));
+        return text_refuse(why, status, "tensor", tensor->name, "cannot be loaded: %s",
+                           status_text(status));
     loader->weights->bytes += (*destination->matrix)->bytes;
     return STATUS_OK;
 }
@@ -162,13 +164,12 @@ static enum status load_tensors(struct loader *loader, struct text *why)
     XXH3_state_t hash;
     CHECK(XXH3_128bits_reset(&hash) == XXH_OK);
     uint64_t bytes_done = 0, bytes_total = 0;
-    for (uint32_t i = 0; i < gguf_tensor_count(source->gguf); i++)
-        bytes_total += gguf_tensor_at(source->gguf, i)->bytes;
-    for (uint32_t i = 0; i < gguf_tensor_count(source->gguf); i++) {
-        const struct gguf_tensor *tensor = gguf_tensor_at(source->gguf, i);
+    for (uint32_t i = 0; i < model_file_tensor_count(source->file); i++)
+        bytes_total += model_file_tensor_at(source->file, i)->bytes;
+    for (uint32_t i = 0; i < model_file_tensor_count(source->file); i++) {
+        const struct model_file_tensor *tensor = model_file_tensor_at(source->file, i);
         const struct destination *destination = &loader->destinations[i];
-        const uint8_t *bytes = gguf_tensor_bytes(source->gguf, tensor);
-        CHECK(XXH3_128bits_update(&hash, bytes, tensor->bytes) == XXH_OK);
+        CHECK(XXH3_128bits_update(&hash, tensor->content, tensor->bytes) == XXH_OK);
         enum status status = STATUS_OK;
         if (destination->matrix != NULL)
             status = load_matrix(loader, tensor, destination, why);
@@ -176,7 +177,7 @@ static enum status load_tensors(struct loader *loader, struct text *why)
             status = load_vector(loader, tensor, destination->vector, why);
         if (status != STATUS_OK)
             return status;
-        gguf_tensor_drop(source->gguf, tensor);
+        model_file_drop(source->file, tensor);
         bytes_done += tensor->bytes;
         if (source->progress != NULL)
             source->progress(source->progress_context, bytes_done, bytes_total);
@@ -228,7 +229,7 @@ enum status weights_load(const struct weights_source *source, struct backend *ba
         .source = source,
         .backend = backend,
         .weights = &weights,
-        .destinations = calloc(gguf_tensor_count(source->gguf), sizeof *loader.destinations),
+        .destinations = calloc(model_file_tensor_count(source->file), sizeof *loader.destinations),
         .row_order = calloc((size_t)shape->heads * shape->head_dim, sizeof *loader.row_order),
         .vectors = calloc((size_t)vector_floats, sizeof *loader.vectors),
     };

@@ -1,6 +1,6 @@
 /* Any bytes as a model file: no crash, no read beyond the end, no memory in proportion to a number
  * in the file; what is accepted can be walked, and what is accepted as a model can be loaded. */
-#include "common/gguf.h"
+#include "common/model_file.h"
 #include "common/model_shape.h"
 #include "worker/weights.h"
 
@@ -50,7 +50,7 @@ static uint64_t walk(const struct gguf *gguf)
            walk_arrays(gguf, "tokenizer.ggml.token_type") + walk_arrays(gguf, "floats");
 }
 
-static void load(const struct gguf *gguf)
+static void load(const struct model_file *file)
 {
     static struct backend *backend;
     const struct backend_options options = {
@@ -58,13 +58,13 @@ static void load(const struct gguf *gguf)
     struct model_shape shape;
     struct weights weights;
     struct reason reason;
-    enum status status = model_shape_read(gguf, &shape, reason_init(&reason));
+    enum status status = model_shape_read(file, &shape, reason_init(&reason));
     CHECK(status == STATUS_OK || reason.text.length > 0);
-    if (status != STATUS_OK || gguf_file_bytes(gguf) > LOADED_BYTES_MAX)
+    if (status != STATUS_OK || gguf_file_bytes(model_file_gguf(file)) > LOADED_BYTES_MAX)
         return;
     if (backend == NULL)
         CHECK(backend_open(&options, &backend, NULL) == STATUS_OK);
-    const struct weights_source source = {.gguf = gguf, .shape = &shape};
+    const struct weights_source source = {.file = file, .shape = &shape};
     if (weights_load(&source, backend, &weights, reason_init(&reason)) == STATUS_OK)
         weights_free(&weights);
     else
@@ -74,16 +74,16 @@ static void load(const struct gguf *gguf)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length)
 {
     static volatile uint64_t sink; /* keeps the reads */
-    struct gguf *gguf = NULL;
+    struct model_file *file = NULL;
     struct reason reason;
-    enum status status = gguf_open_memory(bytes, length, &gguf, reason_init(&reason));
+    enum status status = model_file_open_memory(bytes, length, &file, reason_init(&reason));
     CHECK(status == STATUS_OK || status == STATUS_BAD_FILE || status == STATUS_UNSUPPORTED);
-    CHECK((status == STATUS_OK) == (gguf != NULL));
+    CHECK((status == STATUS_OK) == (file != NULL));
     CHECK(status == STATUS_OK || reason.text.length > 0);
     if (status == STATUS_OK) {
-        sink += walk(gguf);
-        load(gguf);
+        sink += walk(model_file_gguf(file));
+        load(file);
     }
-    gguf_close(gguf);
+    model_file_close(file);
     return 0;
 }

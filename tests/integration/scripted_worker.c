@@ -10,6 +10,7 @@
  * off. */
 #include "common/clock.h"
 #include "common/exit_codes.h"
+#include "common/model_file.h"
 #include "common/model_shape.h"
 #include "common/run_directory.h"
 #include "proto/fingerprint.h"
@@ -60,15 +61,15 @@ static void end_now(void *context, int signal_number)
 
 static bool fill_hello(struct script *script, const char *model)
 {
-    struct gguf *gguf;
+    struct model_file *file;
     struct model_shape shape;
     struct reason why;
-    if (gguf_open(model, &gguf, reason_init(&why)) != STATUS_OK ||
-        model_shape_read(gguf, &shape, &why.text) != STATUS_OK) {
+    if (model_file_open(model, &file, reason_init(&why)) != STATUS_OK ||
+        model_shape_read(file, &shape, &why.text) != STATUS_OK) {
         fprintf(stderr, "scripted_worker: %s\n", why.storage);
         return false;
     }
-    gguf_close(gguf);
+    model_file_close(file);
     struct kv_geometry geometry =
         model_shape_geometry(&shape, KV_BLOCK_TOKENS_DEFAULT, KV_TYPE_F16, KV_ORDER_CPU);
     script->hello = (struct attach_hello){

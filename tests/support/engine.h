@@ -25,7 +25,7 @@ struct engine_options {
 struct engine {
     struct engine_options options;
     uint8_t *file; /* owned, as all below */
-    struct gguf *gguf;
+    struct model_file *model_file;
     struct backend *backend;
     struct model model;
     struct kv_pool pool;
@@ -110,10 +110,12 @@ static inline struct engine *engine_open(const struct engine_options *options)
         .kind = BACKEND_CPU, .cpu_isa = options->isa, .threads = options->threads};
     size_t length;
     engine->file = tiny_model_file(&options->model, &length);
-    engine_expect(engine, gguf_open_memory(engine->file, length, &engine->gguf, why), "gguf");
-    engine_expect(engine, model_shape_read(engine->gguf, &engine->model.shape, why), "shape");
+    engine_expect(engine, model_file_open_memory(engine->file, length, &engine->model_file, why),
+                  "file");
+    engine_expect(engine, model_shape_read(engine->model_file, &engine->model.shape, why), "shape");
     engine_expect(engine, backend_open(&backend_options, &engine->backend, why), "backend");
-    const struct weights_source source = {.gguf = engine->gguf, .shape = &engine->model.shape};
+    const struct weights_source source = {.file = engine->model_file,
+                                          .shape = &engine->model.shape};
     engine_expect(engine, weights_load(&source, engine->backend, &engine->model.weights, why),
                   "weights");
     struct segment_extents extents = engine_extents(engine);
@@ -131,7 +133,7 @@ static inline void engine_close(struct engine *engine)
     kv_pool_close(&engine->pool);
     model_close(&engine->model);
     backend_close(engine->backend);
-    gguf_close(engine->gguf);
+    model_file_close(engine->model_file);
     free(engine->file);
     free(engine);
 }

@@ -1,6 +1,7 @@
 #include "common/model_shape.h"
 
-#include "support/tiny_model.h"
+#include "common/model_file.h"
+#include "support/directory_builder.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,7 @@
 
 struct opened {
     uint8_t *file;
-    struct gguf *gguf;
+    struct model_file *model;
 };
 
 static struct opened open_builder(struct gguf_builder *builder)
@@ -22,7 +23,8 @@ static struct opened open_builder(struct gguf_builder *builder)
     struct reason reason;
     size_t length;
     opened.file = builder_finish(builder, &length);
-    if (gguf_open_memory(opened.file, length, &opened.gguf, reason_init(&reason)) != STATUS_OK)
+    if (model_file_open_memory(opened.file, length, &opened.model, reason_init(&reason)) !=
+        STATUS_OK)
         fail_msg("%s", reason.storage);
     builder_free(builder);
     return opened;
@@ -30,7 +32,7 @@ static struct opened open_builder(struct gguf_builder *builder)
 
 static void close_opened(struct opened *opened)
 {
-    gguf_close(opened->gguf);
+    model_file_close(opened->model);
     free(opened->file);
 }
 
@@ -46,7 +48,7 @@ static struct model_shape shape_of(const struct tiny_model *model)
     struct opened opened = open_tiny(model);
     struct model_shape shape;
     struct reason reason;
-    if (model_shape_read(opened.gguf, &shape, reason_init(&reason)) != STATUS_OK)
+    if (model_shape_read(opened.model, &shape, reason_init(&reason)) != STATUS_OK)
         fail_msg("%s", reason.storage);
     close_opened(&opened);
     return shape;
@@ -94,66 +96,14 @@ static void s02_kv_dim_comes_from_the_model(void **state)
     assert_int_equal(kv_block_bytes(&geometry), 2 * 32 * 192 * 4);
 }
 
-static void reads_the_factors_of_the_rotation(void **state)
-{
-    (void)state;
-    struct tiny_model model = TINY_MODEL;
-    model.rope_factors = true;
-    model.untied = true;
-    struct model_shape shape = shape_of(&model);
-    assert_false(shape.tied_output);
-    bool differ = false;
-    for (uint32_t i = 0; i < model.head_dim / 2; i++) {
-        assert_true(shape.rope_factor[i] >= 1 && shape.rope_factor[i] <= 8);
-        differ = differ || shape.rope_factor[i] != shape.rope_factor[0];
-    }
-    assert_true(differ);
-    struct gguf_builder builder;
-    model.rope_factors = false;
-    tiny_model_build(&builder, &model);
-    builder_string(&builder, "llama.rope.scaling.type", "linear");
-    builder_f32(&builder, "llama.rope.scaling.factor", 4);
-    struct opened opened = open_builder(&builder);
-    assert_int_equal(model_shape_read(opened.gguf, &shape, NULL), STATUS_OK);
-    assert_true(shape.rope_factor[0] == 4 && shape.rope_factor[7] == 4 &&
-                shape.rope_factor[8] == 1);
-    close_opened(&opened);
-}
-
-static void accepts_one_number_of_kv_heads_per_layer(void **state)
-{
-    (void)state;
-    for (uint32_t second = 2; second <= 4; second += 2) {
-        struct gguf_builder builder;
-        struct model_shape shape;
-        struct reason reason;
-        struct tiny_model model = TINY_MODEL;
-        tiny_model_build(&builder, &model);
-        /* The key of the builder is renamed in place, so that the array can take its name. */
-        const char name[] = "llama.attention.head_count_kv";
-        uint8_t *found = memmem(builder.keys.bytes, builder.keys.length, name, sizeof name - 1);
-        assert_non_null(found);
-        found[0] = 'x';
-        builder_array(&builder, name, GGUF_VALUE_U32, 2);
-        builder_put_u32(&builder.keys, 2);
-        builder_put_u32(&builder.keys, second);
-        struct opened opened = open_builder(&builder);
-        enum status status = model_shape_read(opened.gguf, &shape, reason_init(&reason));
-        assert_int_equal(status, second == 2 ? STATUS_OK : STATUS_UNSUPPORTED);
-        if (second != 2)
-            assert_non_null(strstr(reason.storage, "differs between layers"));
-        close_opened(&opened);
-    }
-}
-
 static void finds_tensors_by_role(void **state)
 {
     (void)state;
     struct opened opened = open_tiny(&TINY_MODEL);
-    assert_string_equal(model_tensor_find(opened.gguf, MODEL_TENSOR_FFN_DOWN, 1)->name,
+    assert_string_equal(model_file_find(opened.model, MODEL_TENSOR_FFN_DOWN, 1)->name,
                         "blk.1.ffn_down.weight");
-    assert_null(model_tensor_find(opened.gguf, MODEL_TENSOR_FFN_DOWN, 2));
-    assert_null(model_tensor_find(opened.gguf, MODEL_TENSOR_OUTPUT, 0));
+    assert_null(model_file_find(opened.model, MODEL_TENSOR_FFN_DOWN, 2));
+    assert_null(model_file_find(opened.model, MODEL_TENSOR_OUTPUT, 0));
     close_opened(&opened);
 }
 
@@ -170,7 +120,7 @@ static struct model_shape shape_with(const struct tiny_model *model, const char 
     tiny_model_build(&builder, model);
     builder_string(&builder, key, value);
     struct opened opened = open_builder(&builder);
-    assert_int_equal(model_shape_read(opened.gguf, &shape, NULL), STATUS_OK);
+    assert_int_equal(model_shape_read(opened.model, &shape, NULL), STATUS_OK);
     close_opened(&opened);
     return shape;
 }
@@ -205,7 +155,7 @@ static void the_hash_covers_shape_vocabulary_and_directory(void **state)
     assert_non_null(token);
     token[0] = 'u';
     struct opened opened = open_builder(&builder);
-    assert_int_equal(model_shape_read(opened.gguf, &other, NULL), STATUS_OK);
+    assert_int_equal(model_shape_read(opened.model, &other, NULL), STATUS_OK);
     assert_false(same_hash(&base, &other));
     close_opened(&opened);
 }
@@ -231,33 +181,12 @@ struct defect {
     "-Woverride-init" /* a case overrides one number of the usual model */
 /* clang-format off */
 static const struct defect DEFECTS[] = {
-    {TINY(.seed = 2), "general.architecture", NULL, NULL, STATUS_BAD_FILE, "\"general.architecture\" is missing"},
     {TINY(.seed = 2), "general.architecture", "general.architecture", "qwen2", STATUS_UNSUPPORTED, "the architecture is \"qwen2\"; only \"llama\""},
-    {TINY(.seed = 2), "llama.block_count", NULL, NULL, STATUS_BAD_FILE, "\"llama.block_count\" is missing"},
-    {TINY(.seed = 2), "llama.block_count", "llama.block_count", "two", STATUS_BAD_FILE, "is of type string, expected an integer"},
     {TINY(.layers = 2), "llama.block_count", "llama.block_count", NULL, STATUS_BAD_FILE, "\"blk.2.attn_norm.weight\" is missing"},
     {TINY(.layers = 4), "llama.block_count", "llama.block_count", NULL, STATUS_UNSUPPORTED, "\"blk.3.attn_norm.weight\" is none that a llama model of 3 layers has"},
-    {TINY(.context = 0), NULL, NULL, NULL, STATUS_BAD_FILE, "\"llama.context_length\" holds 0, expected 1 to"},
-    {TINY(.context = (1 << 24) + 1), NULL, NULL, NULL, STATUS_BAD_FILE, "\"llama.context_length\" holds 16777217, expected 0 to 16777216"},
-    {TINY(.width = 64), "llama.embedding_length", "llama.embedding_length", NULL, STATUS_BAD_FILE, "a width of 3 cannot be divided by 4 heads"},
     {TINY(.width = 64), "llama.feed_forward_length", "llama.feed_forward_length", NULL, STATUS_BAD_FILE, "\"blk.0.ffn_gate.weight\" has the extents 64 x 128 x 1 x 1, expected 64 x 3"},
-    {TINY(.heads = 3, .kv_heads = 2), NULL, NULL, NULL, STATUS_BAD_FILE, "3 query heads cannot share 2 key heads evenly"},
-    {TINY(.head_dim = 12), NULL, NULL, NULL, STATUS_UNSUPPORTED, "heads of 12 dimensions are not supported"},
-    {TINY(.seed = 2), NULL, "llama.rope.dimension_count", NULL, STATUS_UNSUPPORTED, "\"llama.rope.dimension_count\" holds 3, only the whole head (16) is supported"},
-    {TINY(.seed = 2), NULL, "llama.attention.value_length", NULL, STATUS_UNSUPPORTED, "\"llama.attention.value_length\" holds 3"},
-    {TINY(.seed = 2), NULL, "llama.expert_count", NULL, STATUS_UNSUPPORTED, "\"llama.expert_count\" asks for mixture of experts"},
-    {TINY(.seed = 2), NULL, "llama.attention.sliding_window", NULL, STATUS_UNSUPPORTED, "sliding-window attention"},
-    {TINY(.seed = 2), NULL, "llama.rope.scaling.type", "yarn", STATUS_UNSUPPORTED, "holds \"yarn\": none, linear and llama3"},
-    {TINY(.seed = 2), NULL, "llama.rope.scaling.type", "llama3", STATUS_UNSUPPORTED, "rope_freqs.weight"},
-    {TINY(.seed = 2), NULL, "llama.rope.scaling.type", "linear", STATUS_BAD_FILE, "\"llama.rope.scaling.factor\" is missing"},
-    {TINY(.seed = 2), "llama.attention.layer_norm_rms_epsilon", NULL, NULL, STATUS_BAD_FILE, "is missing"},
-    {TINY(.seed = 2), "llama.rope.freq_base", "llama.rope.freq_base", NULL, STATUS_BAD_FILE, "is of type u32, expected a float"},
-    {TINY(.seed = 2), "tokenizer.ggml.tokens", NULL, NULL, STATUS_BAD_FILE, "\"tokenizer.ggml.tokens\" is missing"},
-    {TINY(.tokens = 321), NULL, NULL, NULL, STATUS_BAD_FILE, "has 321 tokens, expected 1 to the 320 rows"},
-    {TINY(.seed = 2), "token_embd.weight", NULL, NULL, STATUS_BAD_FILE, "\"token_embd.weight\" is missing"},
     {TINY(.seed = 2), "blk.1.attn_k.weight", NULL, NULL, STATUS_BAD_FILE, "\"blk.1.attn_k.weight\" is missing"},
     {TINY(.untied = true), "output.weight", NULL, NULL, STATUS_UNSUPPORTED, "\"xutput.weight\" is none"},
-    {TINY(.rope_factors = true), NULL, "llama.rope.scaling.type", "llama3", STATUS_OK, ""},
 };
 /* clang-format on */
 #pragma GCC diagnostic pop
@@ -291,7 +220,7 @@ static void refuses_each_defect_by_name(void **state)
         else if (defect->added != NULL)
             builder_u32(&builder, defect->added, 3);
         struct opened opened = open_builder(&builder);
-        enum status status = model_shape_read(opened.gguf, &shape, reason_init(&reason));
+        enum status status = model_shape_read(opened.model, &shape, reason_init(&reason));
         if (status != defect->status || strstr(reason.storage, defect->says) == NULL)
             fail_msg("case %zu: %s: %s", i, status_text(status), reason.storage);
         close_opened(&opened);
@@ -332,11 +261,153 @@ static void refuses_tensors_of_another_type_or_shape(void **state)
         builder_tensor(&builder, cases[i].name, cases[i].type, cases[i].columns, cases[i].rows,
                        zeros);
         struct opened opened = open_builder(&builder);
-        enum status status = model_shape_read(opened.gguf, &shape, reason_init(&reason));
+        enum status status = model_shape_read(opened.model, &shape, reason_init(&reason));
         if (status != cases[i].status || strstr(reason.storage, cases[i].says) == NULL)
             fail_msg("case %zu: %s: %s", i, status_text(status), reason.storage);
         close_opened(&opened);
     }
+}
+
+/* ---- Directories ---- */
+
+struct change {
+    const char *more;  /* keys of config.json behind the usual ones */
+    const char *lost;  /* in the header of the tensors: its first letter is changed; or NULL */
+    const char *added; /* name of a tensor that is added, of `type`, `rows` and `columns` */
+    const char *type;
+    uint64_t rows, columns;
+    enum status status;
+    const char *says;
+};
+
+static enum status read_directory(const struct tiny_model *model, const struct change *change,
+                                  struct model_shape *out_shape, struct reason *reason)
+{
+    static const uint8_t zeros[64 * 320 * 4];
+    struct directory_builder builder;
+    struct model_file *file = NULL;
+    char config[TINY_CONFIG_BYTES];
+    size_t length;
+    tiny_config(model, change->more, config);
+    tiny_directory_build(&builder, model);
+    if (change->added != NULL)
+        directory_tensor(&builder, change->added, change->type, change->rows, change->columns,
+                         zeros);
+    uint8_t *bytes = directory_finish(&builder, &length);
+    if (change->lost != NULL) {
+        uint8_t *found = memmem(bytes, length, change->lost, strlen(change->lost));
+        assert_non_null(found);
+        found[0] = 'x';
+    }
+    const struct model_file_parts parts = {
+        .config = {.config = config, .config_bytes = strlen(config)},
+        .tensors = bytes,
+        .tensors_bytes = length,
+    };
+    enum status status = model_file_open_parts(&parts, &file, reason_init(reason));
+    if (status == STATUS_OK)
+        status = model_shape_read(file, out_shape, &reason->text);
+    model_file_close(file);
+    directory_free(&builder);
+    free(bytes);
+    return status;
+}
+
+/* A directory and a GGUF file of one model differ in names and hash alone. */
+static void a_directory_has_the_shape_of_the_file(void **state)
+{
+    (void)state;
+    const struct change none = {.more = ""};
+    for (int untied = 0; untied < 2; untied++) {
+        struct tiny_model model = TINY_MODEL;
+        model.untied = untied;
+        struct model_shape file = shape_of(&model), directory;
+        struct reason reason;
+        memset(&directory, 0, sizeof directory);
+        if (read_directory(&model, &none, &directory, &reason) != STATUS_OK)
+            fail_msg("%s", reason.storage);
+        assert_false(same_hash(&file, &directory));
+        directory.metadata_hash = file.metadata_hash;
+        assert_memory_equal(&file, &directory, sizeof file);
+    }
+}
+
+static void the_hash_covers_the_end_tokens(void **state)
+{
+    (void)state;
+    const struct change none = {.more = ""}, more = {.more = "\"bos_token_id\":1", .added = NULL};
+    struct model_shape base, same;
+    struct reason reason;
+    assert_int_equal(read_directory(&TINY_MODEL, &none, &base, &reason), STATUS_OK);
+    assert_int_equal(read_directory(&TINY_MODEL, &more, &same, &reason), STATUS_OK);
+    assert_true(same_hash(&base, &same));
+    const char generation[] = "{\"eos_token_id\":3}";
+    char config[TINY_CONFIG_BYTES];
+    size_t length;
+    struct model_file *file = NULL;
+    uint8_t *bytes = tiny_directory_tensors(&TINY_MODEL, &length);
+    tiny_config(&TINY_MODEL, "", config);
+    const struct model_file_parts parts = {
+        .config = {config, strlen(config), generation, sizeof generation - 1},
+        .tensors = bytes,
+        .tensors_bytes = length,
+    };
+    assert_int_equal(model_file_open_parts(&parts, &file, NULL), STATUS_OK);
+    assert_int_equal(model_shape_read(file, &same, NULL), STATUS_OK);
+    assert_false(same_hash(&base, &same));
+    model_file_close(file);
+    free(bytes);
+}
+
+static void refuses_directories_by_name(void **state)
+{
+    (void)state;
+    /* clang-format off */
+    static const struct change cases[] = {
+        {"", "model.layers.1.mlp.up_proj", NULL, NULL, 0, 0, STATUS_BAD_FILE, "\"model.layers.1.mlp.up_proj.weight\" is missing"},
+        {"", "model.embed_tokens.weight", NULL, NULL, 0, 0, STATUS_BAD_FILE, "\"model.embed_tokens.weight\" is missing"},
+        {"", "model.norm.weight", NULL, NULL, 0, 0, STATUS_BAD_FILE, "\"model.norm.weight\" is missing"},
+        {"", NULL, "model.layers.0.self_attn.q_proj.bias", "F32", 0, 64, STATUS_UNSUPPORTED, "\"model.layers.0.self_attn.q_proj.bias\" is none that a llama model of 2 layers has"},
+        {"", NULL, "model.layers.2.mlp.up_proj.weight", "F32", 128, 64, STATUS_UNSUPPORTED, "is none that a llama model of 2 layers has"},
+        {"", NULL, "lm_head.weight", "F32", 320, 64, STATUS_BAD_FILE, "\"lm_head.weight\" differs from \"model.embed_tokens.weight\", although config.json sets tie_word_embeddings"},
+        {"", NULL, "lm_head.weight", "F16", 320, 64, STATUS_BAD_FILE, "differs from"},
+        {"", NULL, "lm_head.weight", "F32", 319, 64, STATUS_BAD_FILE, "has the extents 64 x 319 x 1 x 1, expected 64 x 320"},
+        {"", NULL, "model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 0, 8, STATUS_OK, ""},
+        {"", NULL, "model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 0, 9, STATUS_BAD_FILE, "has the extents 9"},
+        {"", NULL, "model.layers.0.self_attn.rotary_emb.inv_freq", "I16", 0, 8, STATUS_UNSUPPORTED, "is of type I16, which is not supported here; use F32, F16 or BF16"},
+    };
+    /* clang-format on */
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct model_shape shape;
+        struct reason reason;
+        enum status status = read_directory(&TINY_MODEL, &cases[i], &shape, &reason);
+        if (status != cases[i].status || strstr(reason.storage, cases[i].says) == NULL)
+            fail_msg("case %zu: %s: %s", i, status_text(status), reason.storage);
+    }
+    struct tiny_model untied = TINY_MODEL;
+    struct model_shape shape;
+    struct reason reason;
+    untied.untied = true;
+    const struct change lost = {.more = "", .lost = "lm_head.weight"};
+    assert_int_equal(read_directory(&untied, &lost, &shape, &reason), STATUS_UNSUPPORTED);
+    untied.untied = false; /* the tensors of a tied model under the configuration of another */
+    char config[TINY_CONFIG_BYTES];
+    size_t length;
+    struct model_file *file = NULL;
+    uint8_t *bytes = tiny_directory_tensors(&untied, &length);
+    untied.untied = true;
+    tiny_config(&untied, "", config);
+    const struct model_file_parts parts = {
+        .config = {.config = config, .config_bytes = strlen(config)},
+        .tensors = bytes,
+        .tensors_bytes = length,
+    };
+    assert_int_equal(model_file_open_parts(&parts, &file, NULL), STATUS_OK);
+    assert_int_equal(model_shape_read(file, &shape, reason_init(&reason)), STATUS_BAD_FILE);
+    assert_non_null(strstr(reason.storage, "\"lm_head.weight\" is missing, and config.json does "
+                                           "not set tie_word_embeddings"));
+    model_file_close(file);
+    free(bytes);
 }
 
 int main(void)
@@ -344,12 +415,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_every_number),
         cmocka_unit_test(s02_kv_dim_comes_from_the_model),
-        cmocka_unit_test(reads_the_factors_of_the_rotation),
-        cmocka_unit_test(accepts_one_number_of_kv_heads_per_layer),
         cmocka_unit_test(finds_tensors_by_role),
         cmocka_unit_test(the_hash_covers_shape_vocabulary_and_directory),
         cmocka_unit_test(refuses_each_defect_by_name),
         cmocka_unit_test(refuses_tensors_of_another_type_or_shape),
+        cmocka_unit_test(a_directory_has_the_shape_of_the_file),
+        cmocka_unit_test(the_hash_covers_the_end_tokens),
+        cmocka_unit_test(refuses_directories_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

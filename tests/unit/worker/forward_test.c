@@ -67,8 +67,8 @@ static void close_bench(struct bench *bench)
 
 static const float *weight(const struct engine *engine, enum model_tensor role, uint32_t layer)
 {
-    const struct gguf_tensor *tensor = model_tensor_find(engine->gguf, role, layer);
-    return (const float *)(const void *)gguf_tensor_bytes(engine->gguf, tensor);
+    const struct model_file_tensor *tensor = model_file_find(engine->model_file, role, layer);
+    return (const float *)(const void *)tensor->content;
 }
 
 static void plain_norm(const double *input, const float *scale, double *output, uint32_t width)
@@ -133,7 +133,7 @@ static void plain_attend(const struct plain_cache *cache, uint32_t layer, uint32
 static void plain_layer(const struct engine *engine, struct plain_cache *cache, uint32_t layer,
                         uint32_t position, double *hidden)
 {
-    const bool scaled = model_tensor_find(engine->gguf, MODEL_TENSOR_ROPE_FACTORS, 0) != NULL;
+    const bool scaled = model_file_find(engine->model_file, MODEL_TENSOR_ROPE_FACTORS, 0) != NULL;
     const float *divisors = scaled ? weight(engine, MODEL_TENSOR_ROPE_FACTORS, 0) : NULL;
     double normed[WIDTH], queries[WIDTH], attended[WIDTH], gate[FFN], up[FFN], added[WIDTH];
     plain_norm(hidden, weight(engine, MODEL_TENSOR_ATTENTION_NORM, layer), normed, WIDTH);
@@ -170,7 +170,7 @@ static void plain_logits(const struct engine *engine, struct plain_cache *cache,
         plain_layer(engine, cache, layer, position, hidden);
     double normed[WIDTH];
     plain_norm(hidden, weight(engine, MODEL_TENSOR_OUTPUT_NORM, 0), normed, WIDTH);
-    const bool untied = model_tensor_find(engine->gguf, MODEL_TENSOR_OUTPUT, 0) != NULL;
+    const bool untied = model_file_find(engine->model_file, MODEL_TENSOR_OUTPUT, 0) != NULL;
     plain_multiply(untied ? weight(engine, MODEL_TENSOR_OUTPUT, 0) : embedding,
                    TINY_MODEL.vocabulary, WIDTH, normed, out_logits);
 }

@@ -1,6 +1,6 @@
 #include "worker/weights.h"
 
-#include "support/tiny_model.h"
+#include "support/directory_builder.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 struct loaded {
     uint8_t *file;
     size_t file_bytes;
-    struct gguf *gguf;
+    struct model_file *model;
     struct model_shape shape;
     struct backend *backend;
     struct weights weights;
@@ -31,7 +31,7 @@ static struct backend *open_backend(void)
 
 static enum status load(struct loaded *loaded, weights_progress progress, void *context)
 {
-    const struct weights_source source = {.gguf = loaded->gguf,
+    const struct weights_source source = {.file = loaded->model,
                                           .shape = &loaded->shape,
                                           .progress = progress,
                                           .progress_context = context};
@@ -42,9 +42,9 @@ static void open_file(struct loaded *loaded, const struct tiny_model *model)
 {
     memset(loaded, 0, sizeof *loaded);
     loaded->file = tiny_model_file(model, &loaded->file_bytes);
-    assert_int_equal(gguf_open_memory(loaded->file, loaded->file_bytes, &loaded->gguf, NULL),
+    assert_int_equal(model_file_open_memory(loaded->file, loaded->file_bytes, &loaded->model, NULL),
                      STATUS_OK);
-    assert_int_equal(model_shape_read(loaded->gguf, &loaded->shape, NULL), STATUS_OK);
+    assert_int_equal(model_shape_read(loaded->model, &loaded->shape, NULL), STATUS_OK);
     loaded->backend = open_backend();
 }
 
@@ -52,7 +52,7 @@ static void close_loaded(struct loaded *loaded)
 {
     weights_free(&loaded->weights);
     backend_close(loaded->backend);
-    gguf_close(loaded->gguf);
+    model_file_close(loaded->model);
     free(loaded->file);
 }
 
@@ -97,9 +97,8 @@ static void matrix_row(struct backend *backend, const struct matrix *matrix, uin
 
 static const float *file_row(const struct loaded *loaded, enum model_tensor role, uint32_t row)
 {
-    const struct gguf_tensor *tensor = model_tensor_find(loaded->gguf, role, 1);
-    return (const float *)(const void *)gguf_tensor_bytes(loaded->gguf, tensor) +
-           row * tensor->extent[0];
+    const struct model_file_tensor *tensor = model_file_find(loaded->model, role, 1);
+    return (const float *)(const void *)tensor->content + row * tensor->extent[0];
 }
 
 /* Written down by hand for one head of 8: pairs stand side by side in the file, halves after the
@@ -253,7 +252,7 @@ static void progress_ends_at_all_bytes(void **state)
     struct seen_progress seen = {0};
     open_file(&loaded, &TINY_MODEL);
     assert_int_equal(load(&loaded, see_progress, &seen), STATUS_OK);
-    assert_int_equal(seen.calls, gguf_tensor_count(loaded.gguf));
+    assert_int_equal(seen.calls, model_file_tensor_count(loaded.model));
     assert_int_equal(seen.done, seen.total);
     assert_true(seen.total > 64 * 320 * 4 && seen.total < loaded.file_bytes);
     close_loaded(&loaded);
@@ -265,14 +264,99 @@ static void refuses_a_norm_that_is_not_finite(void **state)
     struct loaded loaded;
     const uint32_t not_a_number = 0x7fc00000;
     open_file(&loaded, &TINY_MODEL);
-    const struct gguf_tensor *norm = model_tensor_find(loaded.gguf, MODEL_TENSOR_FFN_NORM, 1);
-    memcpy(loaded.file + norm->offset + 3 * sizeof not_a_number, &not_a_number,
+    const struct model_file_tensor *norm = model_file_find(loaded.model, MODEL_TENSOR_FFN_NORM, 1);
+    memcpy(loaded.file + (norm->content - loaded.file) + 3 * sizeof not_a_number, &not_a_number,
            sizeof not_a_number);
     assert_int_equal(load(&loaded, NULL, NULL), STATUS_BAD_FILE);
     assert_string_equal(
         loaded.reason.storage,
         "tensor \"blk.1.ffn_norm.weight\" holds a value that is not finite at index 3");
     close_loaded(&loaded);
+}
+
+/* The same model as a directory. The tensors are borrowed until the file is closed. */
+static void open_directory(struct loaded *loaded, const struct tiny_model *model, const char *more)
+{
+    char config[TINY_CONFIG_BYTES];
+    memset(loaded, 0, sizeof *loaded);
+    tiny_config(model, more, config);
+    loaded->file = tiny_directory_tensors(model, &loaded->file_bytes);
+    const struct model_file_parts parts = {
+        .config = {.config = config, .config_bytes = strlen(config)},
+        .tensors = loaded->file,
+        .tensors_bytes = loaded->file_bytes,
+    };
+    struct text *why = reason_init(&loaded->reason);
+    if (model_file_open_parts(&parts, &loaded->model, why) != STATUS_OK ||
+        model_shape_read(loaded->model, &loaded->shape, why) != STATUS_OK)
+        fail_msg("%s", loaded->reason.storage);
+    loaded->backend = open_backend();
+}
+
+/* Every row of every matrix: in a directory Q and K are in half-split order already. */
+static void a_directory_gives_the_matrices_of_the_file(void **state)
+{
+    (void)state;
+    for (int untied = 0; untied < 2; untied++) {
+        struct loaded file, directory;
+        struct tiny_model model = TINY_MODEL;
+        model.untied = untied;
+        model.type = GGUF_TENSOR_BF16;
+        open_file(&file, &model);
+        open_directory(&directory, &model, "");
+        assert_int_equal(load(&file, NULL, NULL), STATUS_OK);
+        assert_int_equal(load(&directory, NULL, NULL), STATUS_OK);
+        assert_int_equal(directory.weights.output == directory.weights.embedding, !untied);
+        const struct step_layer *a = &file.weights.layer[1], *b = &directory.weights.layer[1];
+        const struct matrix *pairs[][2] = {
+            {a->q, b->q},       {a->k, b->k},
+            {a->v, b->v},       {a->gate, b->gate},
+            {a->up, b->up},     {a->attention_output, b->attention_output},
+            {a->down, b->down}, {file.weights.output, directory.weights.output}};
+        for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+            for (uint32_t row = 0; row < pairs[i][0]->rows; row += 5) {
+                float left[128], right[128];
+                matrix_row(file.backend, pairs[i][0], row, left);
+                matrix_row(directory.backend, pairs[i][1], row, right);
+                assert_memory_equal(left, right, pairs[i][0]->columns * sizeof(float));
+            }
+        assert_memory_equal(a->attention_norm, b->attention_norm, 64 * sizeof(float));
+        assert_memory_equal(a->ffn_norm, b->ffn_norm, 64 * sizeof(float));
+        assert_memory_equal(file.weights.output_norm, directory.weights.output_norm,
+                            64 * sizeof(float));
+        close_loaded(&file);
+        close_loaded(&directory);
+    }
+}
+
+/* A directory may tie and hold the copy all the same: it is not loaded twice. */
+static void a_copy_of_the_embedding_is_left_out(void **state)
+{
+    (void)state;
+    struct loaded loaded;
+    struct tiny_model model = TINY_MODEL;
+    struct directory_builder builder;
+    char config[TINY_CONFIG_BYTES];
+    open_file(&loaded, &model);
+    tiny_directory_build(&builder, &model);
+    directory_tensor(&builder, "lm_head.weight", "F32", model.vocabulary, model.width,
+                     model_file_find(loaded.model, MODEL_TENSOR_EMBEDDING, 0)->content);
+    close_loaded(&loaded);
+    memset(&loaded, 0, sizeof loaded);
+    tiny_config(&model, "", config);
+    loaded.file = directory_finish(&builder, &loaded.file_bytes);
+    const struct model_file_parts parts = {
+        .config = {.config = config, .config_bytes = strlen(config)},
+        .tensors = loaded.file,
+        .tensors_bytes = loaded.file_bytes,
+    };
+    assert_int_equal(model_file_open_parts(&parts, &loaded.model, NULL), STATUS_OK);
+    assert_int_equal(model_shape_read(loaded.model, &loaded.shape, NULL), STATUS_OK);
+    loaded.backend = open_backend();
+    assert_int_equal(load(&loaded, NULL, NULL), STATUS_OK);
+    assert_ptr_equal(loaded.weights.output, loaded.weights.embedding);
+    close_loaded(&loaded);
+    directory_free(&builder);
 }
 
 /* Half-precision norms are read, not refused. */
@@ -286,7 +370,7 @@ static void reads_norms_of_every_float_type(void **state)
         uint16_t halves[64];
         float norm[64];
         open_file(&loaded, &TINY_MODEL);
-        gguf_close(loaded.gguf);
+        model_file_close(loaded.model);
         free(loaded.file);
         for (uint32_t j = 0; j < 64; j++)
             halves[j] = types[i] == GGUF_TENSOR_F16 ? fp16_from_float((float)j * 0.25F)
@@ -300,8 +384,8 @@ static void reads_norms_of_every_float_type(void **state)
         builder_tensor(&builder, "output_norm.weight", types[i], 64, 0, halves);
         loaded.file = builder_finish(&builder, &loaded.file_bytes);
         builder_free(&builder);
-        assert_int_equal(gguf_open_memory(loaded.file, loaded.file_bytes, &loaded.gguf, NULL),
-                         STATUS_OK);
+        assert_int_equal(
+            model_file_open_memory(loaded.file, loaded.file_bytes, &loaded.model, NULL), STATUS_OK);
         assert_int_equal(load(&loaded, NULL, NULL), STATUS_OK);
         assert_int_equal(loaded.backend->operations->download(
                              loaded.backend, norm, loaded.weights.output_norm, sizeof norm),
@@ -323,6 +407,8 @@ int main(void)
         cmocka_unit_test(the_hash_is_of_the_tensor_bytes),
         cmocka_unit_test(progress_ends_at_all_bytes),
         cmocka_unit_test(refuses_a_norm_that_is_not_finite),
+        cmocka_unit_test(a_directory_gives_the_matrices_of_the_file),
+        cmocka_unit_test(a_copy_of_the_embedding_is_left_out),
         cmocka_unit_test(reads_norms_of_every_float_type),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
