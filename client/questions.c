@@ -115,6 +115,7 @@ static void take_model(struct tandem_model *out_model, const struct client_model
         .prompt_bytes_max = limits->prompt_bytes_max,
         .queue_requests_max = limits->queue_requests_max,
         .kept_ms = limits->kept_ms,
+        .ids_only = model->ids_only,
     };
     copy_text(out_model->name, sizeof out_model->name, model->name);
     copy_text(out_model->architecture, sizeof out_model->architecture, model->architecture);

@@ -307,6 +307,7 @@ struct tandem_model {
     uint64_t prompt_bytes_max;
     uint64_t queue_requests_max;
     uint64_t kept_ms; /* how long a finished request is still answered */
+    bool ids_only;    /* no tokenizer: requests need `ids`, answers have tokens and no text */
 };
 /* The models that are served; version 1 serves one. `out_models` is freed by the caller. */
 enum tandem_result tandem_models(struct tandem *tandem, struct tandem_model **out_models,

@@ -38,6 +38,14 @@ static bool judge_text(const struct admission_limits *limits, const struct clien
     uint64_t bytes = submit->has_prompt     ? submit->prompt.length
                      : submit->has_messages ? submit->messages.encoded_bytes
                                             : 0;
+    if (limits->ids_only && !submit->has_ids)
+        return refusal_set(refusal, ERROR_CODE_UNSUPPORTED, field,
+                           "the model is served without a tokenizer, so text cannot become "
+                           "tokens; send `ids`");
+    if (limits->ids_only && submit->stop.count > 0)
+        return refusal_set(refusal, ERROR_CODE_UNSUPPORTED, "stop",
+                           "the model is served without a tokenizer, so there is no text to stop "
+                           "at; send `stop_token_ids`");
     if (submit->has_messages && !limits->chat_template)
         return refusal_set(refusal, ERROR_CODE_UNSUPPORTED, field,
                            "the model's chat template is not one that this version renders; "

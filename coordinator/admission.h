@@ -15,6 +15,7 @@ struct admission_limits {
     uint32_t vocabulary;     /* ids are below */
     uint64_t prompt_bytes;
     bool chat_template;
+    bool ids_only; /* no tokenizer: prompts are ids, answers have no text */
 };
 
 struct refusal {

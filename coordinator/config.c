@@ -33,7 +33,7 @@ static const struct option OPTIONS[] = {
     {"run-dir", OPTION_TEXT, FIELD(run_dir), NULL, 0, 0, NULL,
      "Directory of the sockets; empty: $XDG_RUNTIME_DIR/tandem, else /run/tandem"},
     {"model", OPTION_TEXT, FIELD(model), NULL, 0, 0, NULL,
-     "GGUF file of the model, the same as the worker's"},
+     "GGUF file or Hugging Face directory of the model, the same as the worker's"},
     {"kv-pool-bytes", OPTION_BYTES, FIELD(kv_pool_bytes), "2G", 4 * KIB, 1024 * GIB, NULL,
      "Memory of the KV pool in the worker"},
     {"kv-type", OPTION_CHOICE, FIELD(kv_type), "f16", 0, 0, KV_TYPES,
@@ -129,7 +129,8 @@ enum status coordinator_config_check(const struct coordinator_config *config,
                                      struct worker_users *out_users, struct text *why)
 {
     if (config->model[0] == '\0') {
-        text_set(why, "--model is missing; give the path of a GGUF file");
+        text_set(why,
+                 "--model is missing; give the path of a GGUF file or of a Hugging Face directory");
         return STATUS_INVALID;
     }
     if (config->block_tokens % 8 != 0) {

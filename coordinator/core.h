@@ -58,6 +58,7 @@ struct core_config {
     const char *model_name, *model_architecture;
     struct id128 metadata_hash;
     bool chat_template; /* messages can be tokenized */
+    bool ids_only;      /* no tokenizer: text is refused, answers are ids */
 
     /* Engine. extents.context is the limit of prompt and completion together, extents.step_tokens
      * the token budget of a step; the order inside geometry is the backend's and is not compared.

@@ -278,6 +278,12 @@ static void on_detokenize(struct core *core, const struct client_event *event)
 {
     const struct wire_tokens *tokens = &event->request->detokenize.ids;
     struct refusal refusal;
+    if (core->config.ids_only) {
+        refusal_set(&refusal, ERROR_CODE_UNSUPPORTED, "ids",
+                    "the model is served without a tokenizer, so its tokens have no text");
+        core_refuse_event(core, event, &refusal);
+        return;
+    }
     uint32_t *ids = core_copy_ids(core, tokens, &refusal);
     if (ids == NULL) {
         core_refuse_event(core, event, &refusal);

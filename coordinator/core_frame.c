@@ -122,6 +122,7 @@ enum status core_create(const struct core_config *config, struct core **out_core
         .vocabulary = config->extents.vocabulary,
         .prompt_bytes = config->prompt_bytes,
         .chat_template = config->chat_template,
+        .ids_only = config->ids_only,
     };
     const struct worker_limits workers = {.metadata_hash = config->metadata_hash,
                                           .extents = config->extents};

@@ -76,6 +76,7 @@ struct client_model core_model(const struct core *core)
         .context = config->extents.context,
         .vocabulary = config->extents.vocabulary,
         .chat_template = config->chat_template,
+        .ids_only = config->ids_only,
         .arithmetic = wire_text_of(core->workers.arithmetic),
     };
 }

@@ -69,6 +69,8 @@ static void print_check(const struct start *start)
     printf("model              %s (%s), %u layers, %u tokens, context %u\n", start->model.name,
            start->model.architecture, start->model.shape.layers, extents->vocabulary,
            start->model.shape.context);
+    printf("tokenizer          %s\n",
+           start->model.ids_only ? "none: ids in, ids out" : "of the file");
     printf("chat template      %s\n", start->model.tokenizer.chat_template.kind != 0
                                           ? "known"
                                           : start->model.tokenizer.chat_refusal.storage);

@@ -1,17 +1,18 @@
 #include "coordinator/served_model.h"
 
 #include "common/clock.h"
+#include "common/model_file.h"
 #include "coordinator/client_port.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+/* `gguf` is NULL for a directory. */
 static void copy_name(const struct gguf *gguf, const char *key, const char *otherwise, char *out)
 {
     struct gguf_string text;
-    struct reason unused;
-    if (gguf_find_string(gguf, key, &text, reason_init(&unused)) != STATUS_OK || text.length == 0) {
+    if (gguf == NULL || gguf_find_string(gguf, key, &text, NULL) != STATUS_OK || text.length == 0) {
         text.bytes = otherwise;
         text.length = strlen(otherwise);
     }
@@ -60,24 +61,54 @@ static enum status choose_extents(const struct coordinator_config *config,
     return status;
 }
 
+/* The last part of the path, without slashes at its end. */
+static void name_of_path(const char *path, char *out, size_t capacity)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    size_t length = end - begin < capacity ? end - begin : capacity - 1;
+    memcpy(out, path + begin, length);
+    out[length] = '\0';
+}
+
+/* What a directory has in the place of a tokenizer. */
+static enum status open_ids(struct served_model *model, const struct model_file *file,
+                            struct text *why)
+{
+    const struct model_config *config = model_file_config(file);
+    model->ids_only = true;
+    model->tokenizer_json = model_file_has_tokenizer_json(file);
+    text_set(reason_init(&model->tokenizer.chat_refusal),
+             "a directory is served without its tokenizer: ids in, ids out");
+    return vocabulary_init_ids(&model->tokenizer.vocabulary, model->shape.tokens,
+                               config->end_tokens, config->end_token_count, why);
+}
+
 enum status served_model_open(const struct coordinator_config *config,
                               struct served_model *out_model, struct text *why)
 {
-    struct gguf *gguf = NULL;
+    struct model_file *file = NULL;
     *out_model = (struct served_model){0};
-    enum status status = gguf_open(config->model, &gguf, why);
+    enum status status = model_file_open(config->model, &file, why);
     if (status == STATUS_OK)
-        status = model_shape_read(gguf, &out_model->shape, why);
+        status = model_shape_read(file, &out_model->shape, why);
     if (status == STATUS_OK)
         status = choose_extents(config, &out_model->shape, &out_model->extents, why);
-    if (status == STATUS_OK)
-        status = tokenizer_open(&out_model->tokenizer, gguf, why);
+    if (status == STATUS_OK && model_file_kind_of(file) == MODEL_FILE_DIRECTORY)
+        status = open_ids(out_model, file, why);
+    else if (status == STATUS_OK)
+        status = tokenizer_open(&out_model->tokenizer, model_file_gguf(file), why);
     if (status == STATUS_OK) {
-        const char *slash = strrchr(config->model, '/');
-        copy_name(gguf, "general.name", slash != NULL ? slash + 1 : config->model, out_model->name);
-        copy_name(gguf, "general.architecture", "unknown", out_model->architecture);
+        char name[LIMIT_NAME_BYTES + 1];
+        name_of_path(config->model, name, sizeof name);
+        copy_name(model_file_gguf(file), "general.name", name, out_model->name);
+        copy_name(model_file_gguf(file), "general.architecture", "llama", out_model->architecture);
     }
-    gguf_close(gguf);
+    model_file_close(file);
     return status;
 }
 
@@ -95,6 +126,7 @@ struct core_config served_model_core_config(const struct served_model *model,
         .model_architecture = model->architecture,
         .metadata_hash = model->shape.metadata_hash,
         .chat_template = model->tokenizer.chat_template.kind != CHAT_TEMPLATE_NONE,
+        .ids_only = model->ids_only,
         .extents = model->extents,
         .prefill_chunk = (uint32_t)config->prefill_chunk,
         .shuffle_blocks = config->debug_shuffle_blocks != 0,

@@ -1,5 +1,6 @@
 /* What the coordinator knows of the model: shape, tokenizer, and the sizes that follow from them
- * and the options. The weights are the worker's business; the file is closed again. */
+ * and the options. A Hugging Face directory is served without a tokenizer: ids in, ids out. The
+ * weights are the worker's business; the files are closed again. */
 #ifndef TANDEM_COORDINATOR_SERVED_MODEL_H
 #define TANDEM_COORDINATOR_SERVED_MODEL_H
 
@@ -15,11 +16,13 @@ struct served_model {
     char name[LIMIT_NAME_BYTES + 1];
     char architecture[LIMIT_NAME_BYTES + 1];
     struct model_shape shape;
-    struct tokenizer tokenizer; /* owned */
+    struct tokenizer tokenizer; /* owned; if `ids_only` its vocabulary alone */
+    bool ids_only;
+    bool tokenizer_json; /* the directory has one, which is not read */
     struct segment_extents extents;
 };
 
-/* The statuses of gguf_open(), model_shape_read() and tokenizer_open(), or STATUS_INVALID for
+/* The statuses of model_file_open(), model_shape_read() and tokenizer_open(), or STATUS_INVALID for
  * options that do not fit the model; `why` says which. */
 MUST_USE enum status served_model_open(const struct coordinator_config *config,
                                        struct served_model *out_model, struct text *why);

@@ -552,6 +552,9 @@ enum exit_code service_run(const struct service_terms *terms)
              terms->directory->path, id128_format(&service->instance, instance), terms->model->name,
              terms->model->extents.slots, terms->model->extents.context,
              terms->model->extents.pool_blocks, layout_fingerprint());
+    if (terms->model->ids_only)
+        log_info("tokenizer_absent", "model=\"%s\" tokenizer_json=%s requests=ids answers=ids",
+                 terms->model->name, terms->model->tokenizer_json ? "ignored" : "absent");
     notify_ready(&service->notify);
     notify_status(&service->notify, "waiting for a worker");
     serve(service);

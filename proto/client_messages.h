@@ -228,7 +228,8 @@ enum durability { DURABILITY_UNKNOWN = 0, DURABILITY_LIST(WIRE_ENUM_MEMBER) };
     X(T, 4, context, U32, none, REQUIRED, 0, LIMIT_CONTEXT_TOKENS, "prompt and completion together") \
     X(T, 5, vocabulary, U32, none, REQUIRED, 0, LIMIT_VOCABULARY, "ids are below this") \
     X(T, 6, chat_template, BOOL, none, REQUIRED, 0, 1, "messages are possible") \
-    X(T, 7, arithmetic, TEXT, none, DEFAULT, 0, LIMIT_NAME_BYTES, "names the bits; empty before the first worker")
+    X(T, 7, arithmetic, TEXT, none, DEFAULT, 0, LIMIT_NAME_BYTES, "names the bits; empty before the first worker") \
+    X(T, 8, ids_only, BOOL, none, DEFAULT, 0, 1, "there is no tokenizer: prompts are `ids`, answers have tokens and no text")
 
 #define CLIENT_MODELS_ANSWER_FIELDS(X, T) \
     X(T, 2, models, LIST, client_model, REQUIRED, 0, LIMIT_MODELS, "served here") \

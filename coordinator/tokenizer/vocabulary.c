@@ -4,6 +4,7 @@
 #include "common/utf8.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -367,6 +368,38 @@ enum status vocabulary_init(struct vocabulary *vocabulary, const struct vocabula
         status = add_marks(&builder);
     if (status != STATUS_OK)
         vocabulary_free(vocabulary);
+    return status;
+}
+
+enum status vocabulary_init_ids(struct vocabulary *vocabulary, uint32_t token_count,
+                                const uint32_t *end_tokens, uint32_t end_token_count,
+                                struct text *why)
+{
+    CHECK(end_token_count <= VOCABULARY_END_TOKENS_MAX);
+    struct byte_view *tokens = calloc((size_t)token_count + 1, sizeof *tokens);
+    uint8_t *types = malloc((size_t)token_count + 1);
+    enum status status = STATUS_OUT_OF_MEMORY;
+    *vocabulary = (struct vocabulary){0};
+    if (tokens != NULL && types != NULL) {
+        memset(types, TOKEN_TYPE_UNUSED, token_count);
+        const struct vocabulary_source source = {
+            .tokens = tokens,
+            .types = types,
+            .token_count = token_count,
+            .begin_token = VOCABULARY_NO_TOKEN,
+            .end_token = VOCABULARY_NO_TOKEN,
+            .end_of_turn_token = VOCABULARY_NO_TOKEN,
+            .end_of_message_token = VOCABULARY_NO_TOKEN,
+        };
+        status = vocabulary_init(vocabulary, &source, why);
+    }
+    struct builder builder = {.vocabulary = vocabulary, .why = why};
+    for (uint32_t i = 0; i < end_token_count && status == STATUS_OK; i++)
+        status = add_end_token(&builder, end_tokens[i]);
+    if (status != STATUS_OK)
+        vocabulary_free(vocabulary);
+    free(tokens);
+    free(types);
     return status;
 }
 

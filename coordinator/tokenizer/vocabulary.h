@@ -104,6 +104,13 @@ MUST_USE enum status vocabulary_init(struct vocabulary *vocabulary,
                                      const struct vocabulary_source *source, struct text *why);
 void vocabulary_free(struct vocabulary *vocabulary);
 
+/* The vocabulary of a model without a tokenizer: ids below `token_count`, whose tokens add nothing
+ * to a text, and which of them end a generation (at most VOCABULARY_END_TOKENS_MAX, CHECKed).
+ * STATUS_TOO_LARGE or STATUS_OUT_OF_MEMORY. */
+MUST_USE enum status vocabulary_init_ids(struct vocabulary *vocabulary, uint32_t token_count,
+                                         const uint32_t *end_tokens, uint32_t end_token_count,
+                                         struct text *why);
+
 /* Bytes that token `token` (< token_count, CHECKed) adds to a text; empty for control tokens. */
 struct byte_view vocabulary_token_bytes(const struct vocabulary *vocabulary, uint32_t token);
 

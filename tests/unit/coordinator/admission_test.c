@@ -103,9 +103,38 @@ static void stops_are_prepared_or_refused(void **state)
     assert_string_equal(refusal.field, "stop");
 }
 
+static void a_model_without_tokenizer_takes_ids_alone(void **state)
+{
+    (void)state;
+    struct admission_limits with = limits;
+    with.ids_only = true;
+    struct stop_set stops;
+    struct refusal refusal = {0};
+    struct client_submit submit = {.has_ids = true};
+    assert_true(admission_judge_submit(&with, &submit, &stops, &refusal));
+    submit.stop.items[0] = wire_text_of("end");
+    submit.stop.count = 1;
+    assert_false(admission_judge_submit(&with, &submit, &stops, &refusal));
+    assert_int_equal(refusal.code, ERROR_CODE_UNSUPPORTED);
+    assert_string_equal(refusal.field, "stop");
+    assert_non_null(strstr(refusal.message, "send `stop_token_ids`"));
+    const struct client_submit texts[] = {
+        {.has_prompt = true, .prompt = wire_text_of("text")},
+        {.has_messages = true},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        assert_false(admission_judge_submit(&with, &texts[i], &stops, &refusal));
+        assert_int_equal(refusal.code, ERROR_CODE_UNSUPPORTED);
+        assert_string_equal(refusal.field, i == 0 ? "prompt" : "messages");
+        assert_non_null(strstr(refusal.message, "served without a tokenizer"));
+        assert_non_null(strstr(refusal.message, "send `ids`"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_model_without_tokenizer_takes_ids_alone),
         cmocka_unit_test(prompts_and_lengths_against_context_and_pool),
         cmocka_unit_test(ids_are_named_with_their_place),
         cmocka_unit_test(long_texts_and_chats_without_a_template_are_refused),

@@ -276,9 +276,33 @@ static void damaged_vocabularies_are_refused_by_name(void **state)
     }
 }
 
+static void ids_alone_have_ends_and_no_text(void **state)
+{
+    (void)state;
+    static const uint32_t ends[] = {7, 0, 7};
+    struct vocabulary vocabulary;
+    struct reason reason;
+    assert_int_equal(vocabulary_init_ids(&vocabulary, 1000, ends, 3, NULL), STATUS_OK);
+    assert_int_equal(vocabulary.token_count, 1000);
+    for (uint32_t token = 0; token < 1000; token++) {
+        assert_int_equal(vocabulary_token_bytes(&vocabulary, token).length, 0);
+        assert_int_equal(vocabulary_is_end(&vocabulary, token), token == 0 || token == 7);
+    }
+    assert_int_equal(vocabulary_find(&vocabulary, "a", 1), VOCABULARY_NO_TOKEN);
+    vocabulary_free(&vocabulary);
+    const uint32_t beyond = 1000;
+    assert_int_equal(vocabulary_init_ids(&vocabulary, 1000, &beyond, 1, reason_init(&reason)),
+                     STATUS_BAD_FILE);
+    assert_non_null(strstr(reason.storage, "end token 1000 is beyond its 1000 tokens"));
+    assert_int_equal(vocabulary_init_ids(&vocabulary, 0, NULL, 0, NULL), STATUS_TOO_LARGE);
+    assert_int_equal(vocabulary_init_ids(&vocabulary, VOCABULARY_TOKENS_MAX + 1, NULL, 0, NULL),
+                     STATUS_TOO_LARGE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_alone_have_ends_and_no_text),
         cmocka_unit_test(tokens_have_their_bytes),
         cmocka_unit_test(every_byte_has_its_character),
         cmocka_unit_test(merges_are_found),
