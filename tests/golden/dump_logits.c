@@ -1,10 +1,11 @@
 /* Runs token ids through the layers of a model and writes the logits of every position to stdout,
  * as raw fp32, for comparison with an oracle.
  *
- * usage: dump_logits MODEL ISA THREADS CHUNK < ids > logits
+ * usage: dump_logits MODEL BACKEND THREADS CHUNK < ids > logits
  * Input, little-endian u32: for each prompt the number of ids and the ids, until the end. Output:
- * for each prompt [ids][vocabulary]. ISA: auto, plain, avx2 or avx512; THREADS: 0 for all; CHUNK:
- * rows of one step. */
+ * for each prompt [ids][vocabulary]. MODEL: a GGUF file or a Hugging Face directory; BACKEND: auto,
+ * plain, avx2 or avx512 on the CPU, or cuda; THREADS: of the CPU, 0 for all; CHUNK: rows of one
+ * step. */
 #include "golden/token_runner.h"
 #include "support/isa_names.h"
 
@@ -24,9 +25,11 @@ int main(int argc, char **argv)
     struct backend_options options = {.kind = BACKEND_CPU};
     struct token_runner runner = {0};
     if (argc != 5)
-        runner_fail("usage", "dump_logits MODEL ISA THREADS CHUNK < ids > logits");
-    if (!isa_from_name(argv[2], &options.cpu_isa))
-        runner_fail("ISA", "is " ISA_NAMES_HELP);
+        runner_fail("usage", "dump_logits MODEL BACKEND THREADS CHUNK < ids > logits");
+    if (strcmp(argv[2], "cuda") == 0)
+        options.kind = BACKEND_CUDA;
+    else if (!isa_from_name(argv[2], &options.cpu_isa))
+        runner_fail("BACKEND", "is cuda, or of the CPU " ISA_NAMES_HELP);
     options.threads = (uint32_t)strtoul(argv[3], NULL, 10);
     runner.chunk = (uint32_t)strtoul(argv[4], NULL, 10);
     if (runner.chunk == 0)

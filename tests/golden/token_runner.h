@@ -19,17 +19,24 @@ struct token_runner {
     struct kv_pool pool;
     struct forward *forward;
     struct batch batch;
-    uint32_t context; /* of the model, at most RUNNER_CONTEXT_MAX */
-    uint32_t chunk;   /* rows of one step; set before runner_open() */
-    uint32_t *ids;    /* [context] */
-    uint32_t *errors; /* [chunk] */
-    float *logits;    /* [chunk][vocabulary] */
+    uint32_t context;            /* of the model, at most RUNNER_CONTEXT_MAX */
+    uint32_t chunk;              /* rows of one step; set before runner_open() */
+    uint32_t *ids;               /* [context] */
+    uint32_t *errors;            /* [chunk] */
+    struct step_sample *samples; /* [chunk] */
+    float *logits;               /* [chunk][vocabulary] */
 };
 
 __attribute__((noreturn)) static inline void runner_fail(const char *what, const char *why)
 {
     fprintf(stderr, "%s: %s\n", what, why);
     exit(1);
+}
+
+/* The number format of the pool that the backend computes with; the CPU's default is F16. */
+static inline enum kv_type runner_kv_type(const struct backend *backend)
+{
+    return backend->kind == BACKEND_CUDA ? KV_TYPE_BF16 : KV_TYPE_F16;
 }
 
 /* Logical block b of layer l is block b * layers + l; the place of a block does not change a bit.
@@ -63,8 +70,9 @@ static inline void runner_open(struct token_runner *runner, const char *path,
         runner_fail(path, reason.storage);
     const struct model_shape *shape = &runner->model.shape;
     runner->context = shape->context < RUNNER_CONTEXT_MAX ? shape->context : RUNNER_CONTEXT_MAX;
-    struct kv_geometry geometry = model_shape_geometry(shape, KV_BLOCK_TOKENS_DEFAULT, KV_TYPE_F16,
-                                                       (enum kv_order)runner->backend->kv_order);
+    struct kv_geometry geometry =
+        model_shape_geometry(shape, KV_BLOCK_TOKENS_DEFAULT, runner_kv_type(runner->backend),
+                             (enum kv_order)runner->backend->kv_order);
     uint64_t pool_bytes = kv_blocks_for(&geometry, runner->context) * (uint64_t)shape->layers *
                           kv_block_bytes(&geometry);
     if (kv_pool_open(runner->backend, &geometry, pool_bytes, &runner->pool, why) != STATUS_OK)
@@ -83,9 +91,11 @@ static inline void runner_open(struct token_runner *runner, const char *path,
         runner_fail("buffers", reason.storage);
     runner->ids = calloc(runner->context, sizeof *runner->ids);
     runner->errors = calloc(runner->chunk, sizeof *runner->errors);
+    runner->samples = calloc(runner->chunk, sizeof *runner->samples);
     runner->logits = calloc((size_t)runner->chunk * shape->vocabulary, sizeof *runner->logits);
     CHECK(batch_init(&runner->batch, runner->chunk, runner->chunk) == STATUS_OK);
-    CHECK(runner->ids != NULL && runner->errors != NULL && runner->logits != NULL);
+    CHECK(runner->ids != NULL && runner->errors != NULL && runner->samples != NULL &&
+          runner->logits != NULL);
     runner_map_blocks(runner);
 }
 
@@ -93,6 +103,7 @@ static inline void runner_close(struct token_runner *runner)
 {
     free(runner->ids);
     free(runner->errors);
+    free(runner->samples);
     free(runner->logits);
     batch_free(&runner->batch);
     forward_close(runner->forward);
@@ -116,14 +127,15 @@ static inline void runner_prompt(struct token_runner *runner, uint32_t count, ru
             batch_add_rows(&runner->batch, 0, first + i, runner->ids + first + i, 1);
             batch_add_sample(&runner->batch, &greedy);
         }
-        struct step_sample none;
-        runner->batch.sample_count = 0; /* logits instead */
-        CHECK(forward_begin(runner->forward, &runner->batch) == STATUS_OK);
-        CHECK(forward_collect(runner->forward, &none, runner->errors) == STATUS_OK);
+        if (runner->backend->steps == NULL)
+            runner->batch.sample_count = 0; /* logits instead; a whole step has both */
+        if (forward_begin(runner->forward, &runner->batch) != STATUS_OK ||
+            forward_collect(runner->forward, runner->samples, runner->errors) != STATUS_OK)
+            runner_fail("step", "the device is lost");
         runner->batch.sample_count = rows;
         for (uint32_t i = 0; i < rows; i++)
             if (runner->errors[i] != 0)
-                runner_fail("a key or value", "not finite in F16");
+                runner_fail("a key or value", "not finite in the pool's number format");
         CHECK(forward_logits(runner->forward, &runner->batch, 0, rows, runner->logits) ==
               STATUS_OK);
         take(context, first, rows, runner->logits);
