@@ -33,7 +33,7 @@ static const struct option OPTIONS[] = {
     {"run-dir", OPTION_TEXT, FIELD(run_dir), NULL, 0, 0, NULL,
      "Directory of the coordinator's sockets; empty: $XDG_RUNTIME_DIR/tandem, else /run/tandem"},
     {"model", OPTION_TEXT, FIELD(model), NULL, 0, 0, NULL,
-     "GGUF file of the model, the same as the coordinator's"},
+     "GGUF file or Hugging Face directory of the model, the same as the coordinator's"},
     {"backend", OPTION_CHOICE, FIELD(backend), "auto", 0, 0, BACKENDS,
      "What computes; auto: CUDA for a bf16 pool where a device is found, else the CPU"},
     {"cpu-isa", OPTION_CHOICE, FIELD(cpu_isa), "auto", 0, 0, CPU_ISAS,
@@ -69,7 +69,8 @@ const struct option_program worker_options = {
 enum status worker_config_check(const struct worker_config *config, struct text *why)
 {
     if (config->model[0] == '\0') {
-        text_set(why, "--model is missing; give the path of a GGUF file");
+        text_set(why,
+                 "--model is missing; give the path of a GGUF file or of a Hugging Face directory");
         return STATUS_INVALID;
     }
     return STATUS_OK;
