@@ -120,6 +120,21 @@ static void show_stall(struct view *view, const struct tandem_output *news)
     view->stall_told = true;
 }
 
+/* Ids with blanks between them. False when standard output takes no more. */
+static bool show_ids(struct session *session, const struct tandem_output *news)
+{
+    if (news->token_count > 0)
+        progress_clear(&session->progress);
+    for (size_t i = 0; i < news->token_count; i++) {
+        char id[16];
+        int length = snprintf(id, sizeof id, "%s%" PRIu32, session->output.line_open ? " " : "",
+                              news->tokens[i]);
+        if (!terminal_write(&session->output, id, (size_t)length))
+            return false;
+    }
+    return true;
+}
+
 /* False when standard output takes no more. */
 static bool show(struct view *view, const struct tandem_output *news)
 {
@@ -137,7 +152,11 @@ static bool show(struct view *view, const struct tandem_output *news)
     } else if (!news->finished) {
         show_stall(view, news);
     }
-    if (session->arguments->json || news->text_bytes == 0)
+    if (session->arguments->json)
+        return true;
+    if (session->arguments->ids != NULL)
+        return show_ids(session, news);
+    if (news->text_bytes == 0)
         return true;
     progress_clear(&session->progress);
     return terminal_write(&session->output, news->text, news->text_bytes);

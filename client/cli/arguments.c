@@ -49,6 +49,8 @@ static const struct argument table[] = {
      "no progress and no figures on standard error"},
     {"file", ARGUMENT_WORD, FOR_TEXT, AT(file), 0, 0, "FILE",
      "read the text from a file; - is standard input"},
+    {"ids", ARGUMENT_WORD, FOR(GENERATE), AT(ids), 0, 0, "IDS",
+     "token ids instead of a text: 1,2,3, or a file of them, or -; the answer is ids too"},
     {"system", ARGUMENT_WORD, FOR(CHAT) | FOR(TOKENIZE), AT(system), 0, 0, "TEXT",
      "system message of the conversation"},
     {"max-tokens", ARGUMENT_COUNT, FOR_REQUEST, AT(max_tokens), 1, LIMIT_CONTEXT_TOKENS, "N",

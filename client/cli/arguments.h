@@ -45,6 +45,7 @@ struct arguments {
     bool quiet;
 
     const char *file;
+    const char *ids; /* a list or the name of a file; NULL: the prompt is text */
     const char *system;
     const char *id;
     const char *stops[TANDEM_STOPS_MAX];

@@ -6,7 +6,6 @@
 #include "proto/limits.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,8 +14,27 @@ static const char *yes_no(bool value)
     return value ? "yes" : "no";
 }
 
+/* Ids in, ids out. */
+static enum exit_code generate_ids(struct session *session)
+{
+    struct reason reason;
+    uint32_t *ids = NULL;
+    size_t count = 0;
+    if (input_read_ids(session->arguments, &ids, &count, reason_init(&reason)) != STATUS_OK)
+        return session_refuse(session, reason.text.bytes);
+    struct tandem_request request = {.ids = ids, .id_count = count};
+    answer_take_arguments(session->arguments, &request);
+    enum exit_code code = session_connect(session);
+    if (code == EXIT_CODE_OK)
+        code = answer_once(session, &request);
+    free(ids);
+    return code;
+}
+
 enum exit_code command_generate(struct session *session)
 {
+    if (session->arguments->ids != NULL)
+        return generate_ids(session);
     struct reason reason;
     struct input input;
     if (input_read(session->arguments, true, &input, reason_init(&reason)) != STATUS_OK)
@@ -157,6 +175,8 @@ static void print_model(struct session *session, const struct tandem_model *mode
     session_print(session, "context         %u tokens\n", model->context);
     session_print(session, "vocabulary      %u tokens\n", model->vocabulary);
     session_print(session, "chat            %s\n", yes_no(model->chat_template));
+    session_print(session, "text            %s\n",
+                  model->ids_only ? "no: token ids only (generate --ids)" : "yes");
     session_print(session, "at a time       %u requests, %" PRIu64 " tokens together\n",
                   model->slots, model->pool_tokens);
     session_print(session, "queue           %" PRIu64 " requests\n", model->queue_requests_max);
@@ -169,13 +189,13 @@ static void print_model(struct session *session, const struct tandem_model *mode
 
 static json_t *json_of_model(const struct tandem_model *model)
 {
-    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:I}", "name",
+    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:b, s:b, s:I, s:I, s:I, s:I, s:I}", "name",
                      model->name, "architecture", model->architecture, "arithmetic",
                      model->arithmetic, "hash", model->hash, "context", (json_int_t)model->context,
                      "vocabulary", (json_int_t)model->vocabulary, "chat_template",
-                     (int)model->chat_template, "slots", (json_int_t)model->slots, "pool_tokens",
-                     (json_int_t)model->pool_tokens, "prompt_bytes_max",
-                     (json_int_t)model->prompt_bytes_max, "queue_requests_max",
+                     (int)model->chat_template, "ids_only", (int)model->ids_only, "slots",
+                     (json_int_t)model->slots, "pool_tokens", (json_int_t)model->pool_tokens,
+                     "prompt_bytes_max", (json_int_t)model->prompt_bytes_max, "queue_requests_max",
                      (json_int_t)model->queue_requests_max, "kept_ms", (json_int_t)model->kept_ms);
 }
 
@@ -256,29 +276,6 @@ enum exit_code command_tokenize(struct session *session)
     return code;
 }
 
-/* Numbers between blanks, commas and brackets, so that the output of `tokenize`, with --json or
- * without, can be given back. */
-static enum status parse_ids(const char *text, uint32_t *ids, size_t *out_count, struct text *why)
-{
-    size_t count = 0;
-    for (;;) {
-        text += strspn(text, " \t\r\n,[]");
-        if (*text == '\0')
-            break;
-        size_t digits = strspn(text, "0123456789");
-        unsigned long value = digits > 0 && digits <= 9 ? strtoul(text, NULL, 10) : ULONG_MAX;
-        if (value >= LIMIT_VOCABULARY) {
-            text_set(why, "a token id is a whole number below %d, not ", LIMIT_VOCABULARY);
-            text_append_quoted(why, text, strcspn(text, " \t\r\n,[]"), 40);
-            return STATUS_INVALID;
-        }
-        ids[count++] = (uint32_t)value;
-        text += digits;
-    }
-    *out_count = count;
-    return STATUS_OK;
-}
-
 static enum exit_code print_text(struct session *session, const char *text, size_t length)
 {
     if (session->arguments->json)
@@ -313,7 +310,7 @@ enum exit_code command_detokenize(struct session *session)
     size_t count = 0;
     uint32_t *ids = calloc(input.length + 1, sizeof *ids); /* an id takes at least one byte */
     enum status status =
-        ids != NULL ? parse_ids(input.text, ids, &count, why) : STATUS_OUT_OF_MEMORY;
+        ids != NULL ? input_parse_ids(input.text, ids, &count, why) : STATUS_OUT_OF_MEMORY;
     input_free(&input);
     if (status != STATUS_OK) {
         free(ids);

@@ -1,6 +1,9 @@
 #include "client/cli/input.h"
 
+#include "proto/limits.h"
+
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,19 +55,24 @@ static enum status read_file(FILE *file, const char *name, struct input *input, 
     return STATUS_OK;
 }
 
+static enum status read_named(const char *name, struct input *input, struct text *why)
+{
+    FILE *file = fopen(name, "r");
+    if (file == NULL) {
+        text_set(why, "cannot open %s: %s", name, strerror(errno));
+        return STATUS_INVALID;
+    }
+    enum status status = read_file(file, name, input, why);
+    (void)fclose(file);
+    return status;
+}
+
 static enum status open_and_read(const struct arguments *arguments, struct input *input,
                                  struct text *why)
 {
     if (reads_standard_input(arguments))
         return read_file(stdin, "standard input", input, why);
-    FILE *file = fopen(arguments->file, "r");
-    if (file == NULL) {
-        text_set(why, "cannot open %s: %s", arguments->file, strerror(errno));
-        return STATUS_INVALID;
-    }
-    enum status status = read_file(file, arguments->file, input, why);
-    (void)fclose(file);
-    return status;
+    return read_named(arguments->file, input, why);
 }
 
 enum status input_read(const struct arguments *arguments, bool trim, struct input *out_input,
@@ -102,4 +110,74 @@ void input_free(struct input *input)
 {
     free(input->text);
     *input = (struct input){0};
+}
+
+enum status input_parse_ids(const char *text, uint32_t *ids, size_t *out_count, struct text *why)
+{
+    size_t count = 0;
+    for (;;) {
+        text += strspn(text, " \t\r\n,[]");
+        if (*text == '\0')
+            break;
+        size_t digits = strspn(text, "0123456789");
+        unsigned long value = digits > 0 && digits <= 9 ? strtoul(text, NULL, 10) : ULONG_MAX;
+        if (value >= LIMIT_VOCABULARY) {
+            text_set(why, "a token id is a whole number below %d, not ", LIMIT_VOCABULARY);
+            text_append_quoted(why, text, strcspn(text, " \t\r\n,[]"), 40);
+            return STATUS_INVALID;
+        }
+        ids[count++] = (uint32_t)value;
+        text += digits;
+    }
+    *out_count = count;
+    return STATUS_OK;
+}
+
+/* Text of ids from the file `name`, parsed. */
+static enum status read_ids_of(const char *name, uint32_t **out_ids, size_t *out_count,
+                               struct text *why)
+{
+    struct input input = {.text = malloc((size_t)INPUT_BYTES + 1)};
+    uint32_t *ids = NULL;
+    enum status status = input.text != NULL ? STATUS_OK : STATUS_OUT_OF_MEMORY;
+    if (status == STATUS_OK)
+        status = strcmp(name, "-") == 0 ? read_file(stdin, "standard input", &input, why)
+                                        : read_named(name, &input, why);
+    if (status == STATUS_OK) {
+        input.text[input.length] = '\0';
+        ids = calloc(input.length + 1, sizeof *ids); /* an id takes at least one byte */
+        status =
+            ids != NULL ? input_parse_ids(input.text, ids, out_count, why) : STATUS_OUT_OF_MEMORY;
+    }
+    input_free(&input);
+    if (status == STATUS_OK)
+        *out_ids = ids;
+    else
+        free(ids);
+    return status;
+}
+
+enum status input_read_ids(const struct arguments *arguments, uint32_t **out_ids, size_t *out_count,
+                           struct text *why)
+{
+    const char *list = arguments->ids;
+    if (arguments->word_count > 0 || arguments->file != NULL) {
+        text_set(why, "give the prompt once: with --ids, or as a text");
+        return STATUS_INVALID;
+    }
+    enum status status = STATUS_OUT_OF_MEMORY;
+    if ((list[0] < '0' || list[0] > '9') && list[0] != '[') {
+        status = read_ids_of(list, out_ids, out_count, why);
+    } else {
+        uint32_t *ids = calloc(strlen(list) + 1, sizeof *ids);
+        if (ids != NULL)
+            status = input_parse_ids(list, ids, out_count, why);
+        if (status == STATUS_OK)
+            *out_ids = ids;
+        else
+            free(ids);
+    }
+    if (status == STATUS_OUT_OF_MEMORY)
+        text_set(why, "out of memory");
+    return status;
 }

@@ -1,4 +1,4 @@
-/* The text that a command works on: words of the command line, a file, or standard input. */
+/* What a command works on, text or token ids: from the command line, a file, or standard input. */
 #ifndef TANDEM_CLIENT_CLI_INPUT_H
 #define TANDEM_CLIENT_CLI_INPUT_H
 
@@ -19,5 +19,17 @@ bool input_is_missing(const struct arguments *arguments);
 MUST_USE enum status input_read(const struct arguments *arguments, bool trim,
                                 struct input *out_input, struct text *why);
 void input_free(struct input *input);
+
+/* Numbers between blanks, commas and brackets, so that the output of `tokenize` and `generate`,
+ * with
+ * --json or without, can be given back. `ids` has room for one id a byte of the NUL-terminated
+ * text. STATUS_INVALID with a sentence in `why`. */
+MUST_USE enum status input_parse_ids(const char *text, uint32_t *ids, size_t *out_count,
+                                     struct text *why);
+
+/* The ids of --ids: a list if it begins with a digit or a bracket, else a file, or - for standard
+ * input. The statuses of input_read. The caller frees them. */
+MUST_USE enum status input_read_ids(const struct arguments *arguments, uint32_t **out_ids,
+                                    size_t *out_count, struct text *why);
 
 #endif

@@ -2,10 +2,12 @@
 """Tandem from Python with stock packages: pip install pynng msgpack.
 
     python3 tandem_example.py "What is the capital of France?"
+    python3 tandem_example.py --ids 1,2,3        ids in, ids out: a model without a tokenizer
 
 Shows what a client needs: submit, stream with cursors, survive a cut, cancel with Ctrl-C. A message
 is one msgpack map with the names of docs/PROTOCOL.md as keys; every question has one answer.
 """
+import array
 import os
 import sys
 import uuid
@@ -56,8 +58,7 @@ class Tandem:
         return answer
 
     def stream(self, request_id, **fields):
-        """Submits, then yields (text, finish) until finish is not None. The text is bytes: whole
-        UTF-8 sequences wherever the model wrote UTF-8."""
+        """Submits, then yields (ids, text, finish) until finish is not None. The text is bytes."""
         self.ask("submit", id=request_id, **fields)
         token = byte = 0  # seen so far; they make a repeated question harmless
         finish = None
@@ -67,20 +68,23 @@ class Tandem:
                             max_wait_ms=20_000)
             text = news["text"]
             text = text.encode() if isinstance(text, str) else text  # str if it is UTF-8
-            token += len(news["tokens"]) // 4  # four bytes each, little-endian
+            ids = array.array("I", news["tokens"]).tolist()  # four bytes each, little-endian
+            token += len(ids)
             byte += len(text)
             finish = news.get("finish")
-            yield text, finish
+            yield ids, text, finish
 
 
 def main():
     question = " ".join(sys.argv[1:]) or "What is the capital of France?"
+    prompt = {"messages": [{"role": "user", "content": question}]}
+    if sys.argv[1:2] == ["--ids"]:
+        prompt = {"ids": [int(word) for word in sys.argv[2].split(",")]}
     try:
         tandem = Tandem(find_run_dir())
         name = uuid.uuid4().hex
-        messages = [{"role": "user", "content": question}]
-        for text, finish in tandem.stream(name, messages=messages, max_tokens=500):
-            sys.stdout.buffer.write(text)
+        for ids, text, finish in tandem.stream(name, **prompt, max_tokens=500):
+            sys.stdout.buffer.write(b"%d " * len(ids) % (*ids,) if "ids" in prompt else text)
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         finish = tandem.ask("cancel", id=name)["finish"]

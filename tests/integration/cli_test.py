@@ -195,6 +195,14 @@ class Failures(unittest.TestCase):
                 (["status"], "id of one request"),
                 (["status", "a", "b"], "id of one request"),
                 (["detokenize", "1 x"], "token id", '"x"'),
+                (["generate", "--ids", "1,x"], "token id", '"x"'),
+                (["generate", "--ids", "[1,1048576]"], "below 1048576"),
+                (["generate", "--ids", "/nowhere"], "cannot open /nowhere"),
+                (["generate", "--ids", "/"], "cannot read /"),
+                (["generate", "--ids", ""], "--ids must be a text that is not empty"),
+                (["generate", "--ids", "1", "text"], "give the prompt once"),
+                (["generate", "--ids", "1", "--file", "x"], "give the prompt once"),
+                (["chat", "--ids", "1"], "--ids", "tandem chat"),
                 (["detokenize", "1048576"], "below 1048576"),
                 (["generate", "--file", "/nowhere", ], "/nowhere"),
                 (["generate", "--file", "/etc/passwd", "x"], "once"),
@@ -212,6 +220,7 @@ class Failures(unittest.TestCase):
         with Fake(COURSE) as fake:
             for words, *parts in [(["generate", ""], "prompt", "0"),
                                   (["generate", b"\xff"], "UTF-8"),
+                                  (["generate", "--ids", "[]"], "ids"),
                                   (["generate", "--id", "i" * 65, "x"], "id", "64")]:
                 with self.subTest(words=words):
                     done = run(*words, directory=fake.directory)
@@ -582,6 +591,11 @@ class Questions(unittest.TestCase):
         self.assertRegex(text.stdout.decode(), r"(?m)^context +2048 tokens$")
         self.assertEqual(value["models"][0]["vocabulary"], 49152)
         self.assertEqual(value["models"][0]["slots"], 64)
+        self.assertRegex(text.stdout.decode(), r"(?m)^text +yes$")
+        self.assertIs(value["models"][0]["ids_only"], False)
+        with Fake(models={"type": "models", "models": [{**model, "ids_only": True}], **limits}) as fake:
+            text = run("models", directory=fake.directory)
+        self.assertRegex(text.stdout.decode(), r"(?m)^text +no: token ids only \(generate --ids\)$")
 
     def test_tokens_there_and_back(self):
         with Fake(tokenize={"type": "tokens", "ids": [1, 22, 333]},
@@ -601,6 +615,19 @@ class Questions(unittest.TestCase):
         self.assertEqual(json.loads(again.stdout), {"text": "a\ufffd"})
         self.assertEqual({request["ids"] for request in fake.of_type("detokenize")},
                          {b"\1\0\0\0\x16\0\0\0\x4d\1\0\0"})
+
+    def test_ids_in_ids_out(self):
+        with Fake([([7], ""), ([88, 999], "text")]) as fake:
+            words = ("generate", "--ids", "1, 22 [333]")
+            plain = run(*words, directory=fake.directory)
+            value = json.loads(run(*words, "--json", directory=fake.directory).stdout)
+            piped = run("generate", "--ids", "-", directory=fake.directory, stdin=b"[1,22,\n333]\n")
+        self.assertEqual((plain.returncode, plain.stdout), (0, b"7 88 999\n"), plain.stderr)
+        self.assertEqual(piped.stdout, plain.stdout)
+        self.assertEqual((value["ids"], value["text"]), ([7, 88, 999], "text"))
+        for request in fake.of_type("submit"):
+            self.assertEqual(request["ids"], b"\1\0\0\0\x16\0\0\0\x4d\1\0\0")
+            self.assertNotIn("prompt", request)
 
     def test_status_and_cancel(self):
         answer = {"type": "status", "id": "mine", "sequence": 5, "seed": 6, "state": "queued",
