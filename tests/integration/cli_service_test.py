@@ -145,7 +145,7 @@ class Service(TandemTest):
         self.assertIn(b"the coordinator was restarted and no longer knows this request", errors)
 
     def test_a_drain_is_told(self):
-        coordinator, _ = self.pair("--drain-timeout-ms", str(30_000 * PATIENCE))
+        coordinator, _ = self.pair("--drain-timeout-ms", str(int(30_000 * PATIENCE)))
         process = self.start("generate", "--json", "--id", "mine", "--max-tokens", "1500",
                              "--ignore-eos", "x")
         client = self.system.client()
