@@ -29,7 +29,8 @@ EXIT_TEMPORARY, EXIT_PERMISSION, EXIT_CONFIGURATION = 75, 77, 78
 
 
 def model_path(name):
-    return os.path.join(MODELS, name + ".gguf")
+    directory = os.path.join(MODELS, name)
+    return directory if os.path.isdir(directory) else directory + ".gguf"
 
 
 def wait_for(condition, seconds, what):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes small llama models with seeded random weights and the real vocabulary, as GGUF.
+"""Makes small llama models with seeded random weights and the real vocabulary, as GGUF; some without
+the vocabulary, as Hugging Face directories with the weights of the GGUF of the same options.
 
 The tokenizer's keys (and the chat template) are copied byte for byte from a real model, so that
 both programs and all text of the tests work as with that model, only fast. Standard library only.
@@ -13,6 +14,8 @@ import os
 import random
 import struct
 import sys
+
+import make_directory
 
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 ALIGNMENT = 32
@@ -34,6 +37,8 @@ VARIANTS = {
     "tiny-heads9": dict(width=96, heads=9, kv_heads=3, head_dim=32, type="Q8_0"),
     "tiny-llama3": dict(rope_factors=True, type="F16"),
     "tiny-untied": dict(untied=True, type="F16"),
+    "tiny-directory": dict(type="BF16", directory=True),
+    "tiny-shards": dict(untied=True, type="F16", directory=True, shards=True),
 }
 
 
@@ -164,6 +169,11 @@ def make(path, name, vocabulary):
     options = {**DEFAULTS, **VARIANTS[name]}
     records, record_count, tokens = vocabulary
     generator = random.Random(options["seed"])
+    if options.get("directory"):
+        make_directory.write(path, options, tokens, [
+            (tensor, kind, extents, tensor_bytes(generator, kind, extents, scale))
+            for tensor, kind, extents, scale in tensors_of(options, tokens)])
+        return
     keys = {
         "general.architecture": "llama", "general.name": name,
         "llama.block_count": options["layers"], "llama.context_length": options["context"],
@@ -195,6 +205,11 @@ def make(path, name, vocabulary):
     os.rename(temporary, path)
 
 
+def path_of(folder, name):
+    """A file, or a directory where the variant asks for one."""
+    return os.path.join(folder, name + ("" if VARIANTS[name].get("directory") else ".gguf"))
+
+
 def real_model(given):
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return given or os.environ.get("TANDEM_TEST_MODEL") or os.path.join(cache, "tandem", MODEL_FILE)
@@ -221,8 +236,8 @@ def main():
     os.makedirs(arguments.folder, exist_ok=True)
     vocabulary = None
     for name in arguments.names or VARIANTS:
-        path = os.path.join(arguments.folder, name + ".gguf")
-        if fresh(path, (model, __file__)):
+        path = path_of(arguments.folder, name)
+        if fresh(path, (model, __file__, make_directory.__file__)):
             continue
         vocabulary = vocabulary or read_vocabulary(model)
         make(path, name, vocabulary)
