@@ -1,33 +1,66 @@
-/* Work of attention: items (row, kv head, segment) for steps whose partial results fit the scratch
- * memory (decode), so that one long sequence keeps all threads busy; items (row, kv head) that walk
- * their segments one after the other otherwise (prefill). Both merge the same partial results in
- * the same ascending order, so the bits are equal.
+/* Work of attention. Rows at consecutive positions of one sequence form a group (a chunk of a
+ * prompt) and share the keys that they read; a decoding row is a group of its own. Items are
+ * (group, kv head) that walk their segments one after the other, or (group, segment, kv head) where
+ * there are few of those and the partial results fit the scratch memory, so that one long sequence
+ * keeps all threads busy. The thread that ends the last segment of a group merges them. Both ways
+ * merge the same partial results in the same ascending order, so the bits are equal.
  *
- * Bytes: every item reads its keys and values once for all query heads of the kv head. */
+ * Bytes: every item reads its keys and values once for all query heads of the kv head and all rows
+ * of the group. */
 #include "kernels/cpu/device.h"
 
 #include "common/check.h"
 #include "kernels/constants.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
     SPLIT_SEGMENTS_MIN = 512, /* row segments that the scratch memory holds at least */
-    PARTIAL_FLOATS_MAX = ATTENTION_HEADS_TOGETHER * (HEAD_DIM_MAX + ATTENTION_GROUP_KEYS),
+    ITEMS_PER_THREAD = 8,     /* so many even out; fewer are split */
+    PARTIAL_FLOATS_MAX = ATTENTION_QUERIES_MAX * (HEAD_DIM_MAX + ATTENTION_GROUP_KEYS),
+    SCRATCH_ALIGNMENT = 64,
+};
+
+/* The scratch memory of a step. */
+struct scratch {
+    uint32_t *first_rows; /* [group + 1] first row of each group, then the number of rows */
+    _Atomic uint32_t
+        *pending;  /* [row][kv head] segments of a group that are not done; by first row */
+    float *states; /* of split items */
+    uint64_t states_bytes;
 };
 
 struct attention_job {
     const struct attention_args *args;
     const struct cpu_kernels *kernels;
-    uint32_t group;        /* query heads per kv head */
+    struct scratch scratch;
+    uint32_t group_heads;  /* query heads per kv head */
+    uint32_t heads;        /* of them that are computed together */
     uint32_t segments_max; /* of a row of this step */
     float scale;
+};
+
+/* Rows first .. first + count - 1, whose last keys lie in the same segment. */
+struct row_group {
+    uint32_t first, count;
 };
 
 static uint32_t segments_of(uint32_t position)
 {
     return position / ATTENTION_SEGMENT_KEYS + 1;
+}
+
+static struct row_group group_at(const struct attention_job *job, uint32_t index)
+{
+    const uint32_t *first_rows = job->scratch.first_rows;
+    return (struct row_group){first_rows[index], first_rows[index + 1] - first_rows[index]};
+}
+
+static uint32_t group_segments(const struct attention_job *job, struct row_group group)
+{
+    return segments_of(job->args->places.positions[group.first]);
 }
 
 /* Finds K and V of each group of 8 keys of the segment through the block table. */
@@ -38,7 +71,8 @@ static void locate_keys(const struct attention_args *args, uint32_t row, uint32_
     const uint8_t *pool = args->kv.pool;
     uint64_t table_row =
         kv_table_index(g, args->kv.logical_blocks, args->places.slots[row], args->layer, 0);
-    for (uint32_t key = 0; key < share->keys; key += ATTENTION_GROUP_KEYS) {
+    uint32_t keys = attention_keys_of(share, share->rows - 1);
+    for (uint32_t key = 0; key < keys; key += ATTENTION_GROUP_KEYS) {
         uint32_t position = first_key + key, token = kv_token_in_block(g, position);
         int32_t block = args->kv.table[table_row + kv_logical_block(g, position)];
         CHECK(block >= 0);
@@ -51,17 +85,20 @@ static void locate_keys(const struct attention_args *args, uint32_t row, uint32_
     }
 }
 
-/* State of one segment for `heads` query heads from `first_head` on, all of one kv head, at
- * `partial`. */
-static void attend_segment(const struct attention_job *job, uint32_t row, uint32_t first_head,
-                           uint32_t heads, uint32_t segment, float *partial)
+/* States [row][head] of one segment for `heads` query heads from `first_head` on, all of one kv
+ * head, at `partial`. */
+static void attend_segment(const struct attention_job *job, struct row_group group,
+                           uint32_t first_head, uint32_t heads, uint32_t segment, float *partial)
 {
     const struct attention_args *args = job->args;
     const struct kv_geometry *g = &args->kv.geometry;
+    uint64_t row_floats = (uint64_t)args->heads * g->head_dim;
     uint32_t first_key = segment * ATTENTION_SEGMENT_KEYS;
-    uint32_t keys = args->places.positions[row] + 1 - first_key;
+    uint32_t keys = args->places.positions[group.first] + 1 - first_key;
     struct attention_share share = {
-        .queries = args->queries + ((uint64_t)row * args->heads + first_head) * g->head_dim,
+        .queries = args->queries + group.first * row_floats + (uint64_t)first_head * g->head_dim,
+        .row_stride = row_floats,
+        .rows = group.count,
         .heads = heads,
         .head_dim = g->head_dim,
         .keys = keys < ATTENTION_SEGMENT_KEYS ? keys : ATTENTION_SEGMENT_KEYS,
@@ -70,7 +107,7 @@ static void attend_segment(const struct attention_job *job, uint32_t row, uint32
         .scale = job->scale,
         .partial = partial,
     };
-    locate_keys(args, row, first_head / job->group, first_key, &share);
+    locate_keys(args, group.first, first_head / job->group_heads, first_key, &share);
     job->kernels->attention_segment(&share);
 }
 
@@ -88,84 +125,112 @@ static float *output_of(const struct attention_args *args, uint32_t row, uint32_
 /* Query heads of one kv head that are computed together, from the first of them on. */
 static uint32_t heads_together(const struct attention_job *job, uint32_t head)
 {
-    uint32_t left = job->group - head % job->group;
-    return left < ATTENTION_HEADS_TOGETHER ? left : ATTENTION_HEADS_TOGETHER;
+    uint32_t left = job->group_heads - head % job->group_heads;
+    return left < job->heads ? left : job->heads;
 }
 
-/* All segments of a row, one after the other, for the query heads of one kv head. Queries are read
+/* All segments of a group, one after the other, for some query heads of a kv head. Queries are read
  * before the output of the same heads is written, so both may be the same memory. */
-static void attend_row(const struct attention_job *job, uint32_t row, uint32_t kv_head)
+static void attend_heads(const struct attention_job *job, struct row_group group, uint32_t head,
+                         uint32_t heads)
 {
     const struct attention_args *args = job->args;
-    uint32_t head_dim = args->kv.geometry.head_dim, last = (kv_head + 1) * job->group;
-    uint32_t floats = attention_partial_floats(head_dim), heads;
-    for (uint32_t head = kv_head * job->group; head < last; head += heads) {
-        float partial[PARTIAL_FLOATS_MAX], state[PARTIAL_FLOATS_MAX];
-        heads = heads_together(job, head);
-        for (uint32_t i = 0; i < heads; i++)
-            clear_state(state + (uint64_t)i * floats, head_dim);
-        for (uint32_t segment = 0; segment < segments_of(args->places.positions[row]); segment++) {
-            attend_segment(job, row, head, heads, segment, partial);
-            for (uint32_t i = 0; i < heads; i++)
-                job->kernels->attention_merge(partial + (uint64_t)i * floats, head_dim,
-                                              state + (uint64_t)i * floats);
-        }
-        for (uint32_t i = 0; i < heads; i++)
-            job->kernels->attention_finish(state + (uint64_t)i * floats, head_dim,
-                                           output_of(args, row, head + i));
+    uint32_t head_dim = args->kv.geometry.head_dim, floats = attention_partial_floats(head_dim);
+    uint32_t queries = group.count * heads;
+    _Alignas(SCRATCH_ALIGNMENT) float partial[PARTIAL_FLOATS_MAX], state[PARTIAL_FLOATS_MAX];
+    for (uint32_t i = 0; i < queries; i++)
+        clear_state(state + (uint64_t)i * floats, head_dim);
+    for (uint32_t segment = 0; segment < group_segments(job, group); segment++) {
+        attend_segment(job, group, head, heads, segment, partial);
+        for (uint32_t i = 0; i < queries; i++)
+            job->kernels->attention_merge(partial + (uint64_t)i * floats, head_dim,
+                                          state + (uint64_t)i * floats);
     }
+    for (uint32_t i = 0; i < queries; i++)
+        job->kernels->attention_finish(state + (uint64_t)i * floats, head_dim,
+                                       output_of(args, group.first + i / heads, head + i % heads));
 }
 
 static void whole_items(const void *context, uint32_t begin, uint32_t end)
 {
     const struct attention_job *job = context;
-    uint32_t kv_heads = job->args->kv.geometry.kv_heads;
-    for (uint32_t item = begin; item < end; item++)
-        attend_row(job, item / kv_heads, item % kv_heads);
+    uint32_t kv_heads = job->args->kv.geometry.kv_heads, heads;
+    for (uint32_t item = begin; item < end; item++) {
+        uint32_t first = item % kv_heads * job->group_heads;
+        for (uint32_t head = first; head < first + job->group_heads; head += heads) {
+            heads = heads_together(job, head);
+            attend_heads(job, group_at(job, item / kv_heads), head, heads);
+        }
+    }
 }
 
-/* Where the state of (row, segment, head) lies in a split step; those of a kv head's query heads
- * are one run. */
-static float *split_state(const struct attention_job *job, uint32_t row, uint32_t segment,
-                          uint32_t head)
+/* Where the state of a query of a split item lies: [group][segment][kv head][row][query head]. */
+static float *split_state(const struct attention_job *job, struct row_group group, uint32_t segment,
+                          uint32_t kv_head)
 {
-    uint64_t index = ((uint64_t)row * job->segments_max + segment) * job->args->heads + head;
-    uint32_t floats = attention_partial_floats(job->args->kv.geometry.head_dim);
-    return (float *)job->args->scratch + index * floats;
+    uint64_t rows = (uint64_t)group.first * job->segments_max + (uint64_t)segment * group.count;
+    uint64_t index = rows * job->args->heads + (uint64_t)kv_head * group.count * job->group_heads;
+    return job->scratch.states + index * attention_partial_floats(job->args->kv.geometry.head_dim);
 }
 
-/* Item = (row, segment, kv head) with segments_max segments per row; those past a row's end are
- * empty. */
+static void merge_group(const struct attention_job *job, struct row_group group, uint32_t kv_head)
+{
+    uint32_t head_dim = job->args->kv.geometry.head_dim,
+             floats = attention_partial_floats(head_dim);
+    float state[HEAD_DIM_MAX + ATTENTION_GROUP_KEYS];
+    for (uint32_t i = 0; i < group.count * job->group_heads; i++) {
+        clear_state(state, head_dim);
+        for (uint32_t segment = 0; segment < group_segments(job, group); segment++)
+            job->kernels->attention_merge(
+                split_state(job, group, segment, kv_head) + (uint64_t)i * floats, head_dim, state);
+        job->kernels->attention_finish(
+            state, head_dim,
+            output_of(job->args, group.first + i / job->group_heads,
+                      kv_head * job->group_heads + i % job->group_heads));
+    }
+}
+
+/* Item = (group, segment, kv head) with segments_max segments per group; those past a group's end
+ * are empty. Groups are one row where not all heads of a kv head are computed together. */
 static void split_items(const void *context, uint32_t begin, uint32_t end)
 {
     const struct attention_job *job = context;
     uint32_t kv_heads = job->args->kv.geometry.kv_heads, heads;
     for (uint32_t item = begin; item < end; item++) {
-        uint32_t first = item % kv_heads * job->group;
-        uint32_t segment = item / kv_heads % job->segments_max;
-        uint32_t row = item / kv_heads / job->segments_max;
-        if (segment >= segments_of(job->args->places.positions[row]))
+        uint32_t kv_head = item % kv_heads, segment = item / kv_heads % job->segments_max;
+        struct row_group group = group_at(job, item / kv_heads / job->segments_max);
+        if (segment >= group_segments(job, group))
             continue;
-        for (uint32_t head = first; head < first + job->group; head += heads) {
+        float *partial = split_state(job, group, segment, kv_head);
+        uint32_t floats = attention_partial_floats(job->args->kv.geometry.head_dim);
+        for (uint32_t done = 0; done < job->group_heads; done += heads) {
+            uint32_t head = kv_head * job->group_heads + done;
             heads = heads_together(job, head);
-            attend_segment(job, row, head, heads, segment, split_state(job, row, segment, head));
+            attend_segment(job, group, head, heads, segment, partial + (uint64_t)done * floats);
         }
+        if (atomic_fetch_sub(&job->scratch.pending[group.first * kv_heads + kv_head], 1) == 1)
+            merge_group(job, group, kv_head);
     }
 }
 
-static void merge_items(const void *context, uint32_t begin, uint32_t end)
+static uint64_t round_up(uint64_t bytes)
 {
-    const struct attention_job *job = context;
-    uint32_t heads = job->args->heads, head_dim = job->args->kv.geometry.head_dim;
-    for (uint32_t item = begin; item < end; item++) {
-        uint32_t row = item / heads, head = item % heads;
-        float state[HEAD_DIM_MAX + ATTENTION_GROUP_KEYS];
-        clear_state(state, head_dim);
-        for (uint32_t segment = 0; segment < segments_of(job->args->places.positions[row]);
-             segment++)
-            job->kernels->attention_merge(split_state(job, row, segment, head), head_dim, state);
-        job->kernels->attention_finish(state, head_dim, output_of(job->args, row, head));
-    }
+    return (bytes + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
+}
+
+static uint64_t first_rows_bytes(uint32_t rows)
+{
+    return round_up(((uint64_t)rows + 1) * sizeof(uint32_t));
+}
+
+static uint64_t pending_bytes(uint32_t rows, uint32_t heads)
+{
+    return round_up((uint64_t)rows * heads * sizeof(uint32_t));
+}
+
+static uint64_t states_bytes(uint64_t row_segments, uint32_t heads, uint32_t head_dim)
+{
+    return row_segments * heads * attention_partial_floats(head_dim) * sizeof(float);
 }
 
 uint64_t cpu_attention_scratch_bytes(struct backend *backend, uint32_t rows, uint32_t heads,
@@ -174,8 +239,51 @@ uint64_t cpu_attention_scratch_bytes(struct backend *backend, uint32_t rows, uin
     (void)backend;
     uint64_t segments = segments_of(context), states = (uint64_t)rows * segments;
     uint64_t most = segments > SPLIT_SEGMENTS_MIN ? segments : SPLIT_SEGMENTS_MIN;
-    return (states < most ? states : most) * heads * attention_partial_floats(head_dim) *
-           sizeof(float);
+    return first_rows_bytes(rows) + pending_bytes(rows, heads) +
+           states_bytes(states < most ? states : most, heads, head_dim);
+}
+
+static struct scratch scratch_of(const struct attention_args *args)
+{
+    uint8_t *memory = args->scratch;
+    uint64_t lists = first_rows_bytes(args->rows) + pending_bytes(args->rows, args->heads);
+    CHECK(args->scratch_bytes >= lists);
+    return (struct scratch){
+        .first_rows = (uint32_t *)memory,
+        .pending = (_Atomic uint32_t *)(memory + first_rows_bytes(args->rows)),
+        .states = (float *)(memory + lists),
+        .states_bytes = args->scratch_bytes - lists,
+    };
+}
+
+/* Cuts the rows into groups of up to `most` rows; the number of groups. A border of segments is one
+ * of groups, so that all rows of a group have as many. */
+static uint32_t form_groups(const struct attention_args *args, uint32_t most, uint32_t *first_rows)
+{
+    const uint32_t *positions = args->places.positions, *slots = args->places.slots;
+    uint32_t groups = 0;
+    for (uint32_t row = 0; row < args->rows; row++) {
+        bool goes_on = row > 0 && row - first_rows[groups - 1] < most &&
+                       slots[row] == slots[row - 1] && positions[row] == positions[row - 1] + 1 &&
+                       positions[row] % ATTENTION_SEGMENT_KEYS != 0;
+        if (!goes_on)
+            first_rows[groups++] = row;
+    }
+    first_rows[groups] = args->rows;
+    return groups;
+}
+
+/* Rows of a group, at most: as many as the kernel takes, fewer where that would leave threads
+ * without work. */
+static uint32_t rows_together(const struct attention_job *job, uint32_t threads)
+{
+    const struct attention_args *args = job->args;
+    uint32_t most = ATTENTION_QUERIES_MAX / job->heads;
+    uint64_t items = (uint64_t)args->rows * args->kv.geometry.kv_heads;
+    uint64_t even = items / ((uint64_t)threads * ITEMS_PER_THREAD) + 1;
+    if (job->heads < job->group_heads)
+        return 1;
+    return even < most ? (uint32_t)even : most;
 }
 
 static void check_shape(const struct attention_args *args)
@@ -188,28 +296,44 @@ static void check_shape(const struct attention_args *args)
     CHECK(args->heads % g->kv_heads == 0);
 }
 
+static void run_split(struct cpu_backend *cpu, const struct attention_job *job, uint32_t groups)
+{
+    uint32_t kv_heads = job->args->kv.geometry.kv_heads;
+    for (uint32_t i = 0; i < groups; i++) {
+        struct row_group group = group_at(job, i);
+        for (uint32_t head = 0; head < kv_heads; head++)
+            atomic_init(&job->scratch.pending[group.first * kv_heads + head],
+                        group_segments(job, group));
+    }
+    pool_run(cpu->pool, split_items, job, groups * job->segments_max * kv_heads, 1);
+}
+
 void cpu_attention(struct backend *backend, const struct attention_args *args)
 {
     struct cpu_backend *cpu = cpu_backend_of(backend);
     const struct kv_geometry *g = &args->kv.geometry;
     check_shape(args);
+    if (args->rows == 0)
+        return;
+    uint32_t group_heads = args->heads / g->kv_heads, threads = pool_threads(cpu->pool);
     struct attention_job job = {
         .args = args,
         .kernels = cpu->kernels,
-        .group = args->heads / g->kv_heads,
+        .scratch = scratch_of(args),
+        .group_heads = group_heads,
+        .heads = group_heads < ATTENTION_QUERIES_MAX ? group_heads : ATTENTION_QUERIES_MAX,
         .scale = (float)(LOG2_E / sqrt((double)g->head_dim)),
     };
     for (uint32_t row = 0; row < args->rows; row++) {
         uint32_t segments = segments_of(args->places.positions[row]);
         job.segments_max = segments > job.segments_max ? segments : job.segments_max;
     }
-    uint64_t split_bytes = (uint64_t)args->rows * job.segments_max * args->heads *
-                           attention_partial_floats(g->head_dim) * sizeof(float);
-    if (split_bytes > args->scratch_bytes) {
-        pool_run(cpu->pool, whole_items, &job, args->rows * g->kv_heads, 1);
-        return;
-    }
-    pool_run(cpu->pool, split_items, &job, args->rows * job.segments_max * g->kv_heads, 1);
-    pool_run(cpu->pool, merge_items, &job, args->rows * args->heads,
-             pool_row_grain(g->head_dim * job.segments_max));
+    uint32_t groups = form_groups(args, rows_together(&job, threads), job.scratch.first_rows);
+    uint64_t split_bytes =
+        states_bytes((uint64_t)args->rows * job.segments_max, args->heads, g->head_dim);
+    if (job.segments_max > 1 && groups * g->kv_heads < threads * ITEMS_PER_THREAD &&
+        split_bytes <= job.scratch.states_bytes)
+        run_split(cpu, &job, groups);
+    else
+        pool_run(cpu->pool, whole_items, &job, groups * g->kv_heads, 1);
 }

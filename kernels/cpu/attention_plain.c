@@ -60,13 +60,14 @@ static void add_values(const struct attention_share *share, const float *probabi
     }
 }
 
-static void attend_head(const struct attention_share *share, const float *query, float *partial)
+static void attend_head(const struct attention_share *share, uint32_t keys, const float *query,
+                        float *partial)
 {
     float maximum = -INFINITY, lanes[ATTENTION_LANES] = {0};
     memset(partial, 0, share->head_dim * sizeof *partial);
-    for (uint32_t first = 0; first < share->keys; first += ATTENTION_TILE_KEYS) {
+    for (uint32_t first = 0; first < keys; first += ATTENTION_TILE_KEYS) {
         float scores[ATTENTION_TILE_KEYS];
-        uint32_t left = share->keys - first;
+        uint32_t left = keys - first;
         uint32_t count = left < ATTENTION_TILE_KEYS ? left : ATTENTION_TILE_KEYS;
         score_tile(share, query, first, count, scores);
         float scaled = share->scale * largest_of(scores, count);
@@ -93,9 +94,13 @@ static void attend_head(const struct attention_share *share, const float *query,
 
 void attention_segment_plain(const struct attention_share *share)
 {
-    for (uint32_t head = 0; head < share->heads; head++)
-        attend_head(share, share->queries + (uint64_t)head * share->head_dim,
-                    share->partial + (uint64_t)head * attention_partial_floats(share->head_dim));
+    uint32_t floats = attention_partial_floats(share->head_dim);
+    for (uint32_t row = 0; row < share->rows; row++) {
+        for (uint32_t head = 0; head < share->heads; head++)
+            attend_head(share, attention_keys_of(share, row),
+                        share->queries + row * share->row_stride + (uint64_t)head * share->head_dim,
+                        share->partial + (uint64_t)(row * share->heads + head) * floats);
+    }
 }
 
 void attention_merge_plain(const float *segment, uint32_t head_dim, float *state)

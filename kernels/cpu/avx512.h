@@ -17,5 +17,6 @@ void matmul_q4_0_avx512(const void *panel, const struct matmul_share *share);
 void matmul_q4_0_pair_avx512(const void *panel, const struct matmul_share *share);
 void matmul_q4_1_avx512(const void *panel, const struct matmul_share *share);
 void matmul_q4_1_pair_avx512(const void *panel, const struct matmul_share *share);
+void attention_segment_avx512(const struct attention_share *share);
 
 #endif

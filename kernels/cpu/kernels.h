@@ -39,24 +39,32 @@ struct matmul_kernels {
     matmul_panel few_pair, many_pair; /* of two panels; NULL: one panel after the other */
 };
 
-/* One query row, one kv head, up to ATTENTION_HEADS_TOGETHER of its query heads, one segment of
- * keys. */
-enum { ATTENTION_HEADS_TOGETHER = 4, ATTENTION_GROUP_KEYS = 8, ATTENTION_LANES = 16 };
+/* Query rows at consecutive positions of one sequence, one kv head and some or all of its query
+ * heads, one segment of keys. Row r sees r keys more than row 0, up to the end of the segment. */
+enum { ATTENTION_QUERIES_MAX = 24, ATTENTION_GROUP_KEYS = 8, ATTENTION_LANES = 16 };
 
 struct attention_share {
-    const float *queries; /* [head][head_dim] */
-    uint32_t heads;       /* 1 to ATTENTION_HEADS_TOGETHER */
+    const float *queries; /* [row][head][head_dim] ... */
+    uint64_t row_stride;  /* ... with so many floats from a row to the next */
+    uint32_t rows, heads; /* rows x heads: 1 to ATTENTION_QUERIES_MAX */
     uint32_t head_dim;
-    uint32_t keys;       /* 1 to ATTENTION_SEGMENT_KEYS, from the segment's start on */
+    uint32_t keys;       /* of row 0: 1 to ATTENTION_SEGMENT_KEYS, from the segment's start on */
     uint32_t type;       /* enum kv_type */
     uint32_t key_stride; /* elements from one dim to the next in a block's K: block_tokens */
     float scale;         /* log2(e) / sqrt(head_dim) */
-    /* For each group of 8 keys that holds one of `keys`: K at (dim 0, first key), V at (first key,
-     * dim 0). */
+    /* For each group of 8 keys that a row sees: K at (dim 0, first key), V at (first key, dim 0).
+     */
     const void *group_keys[ATTENTION_SEGMENT_KEYS / ATTENTION_GROUP_KEYS];
     const void *group_values[ATTENTION_SEGMENT_KEYS / ATTENTION_GROUP_KEYS];
-    float *partial; /* [head][attention_partial_floats(head_dim)] */
+    float *partial; /* [row][head][attention_partial_floats(head_dim)] */
 };
+
+/* Keys that row `row` of the share sees. */
+static inline uint32_t attention_keys_of(const struct attention_share *share, uint32_t row)
+{
+    uint32_t keys = share->keys + row;
+    return keys < ATTENTION_SEGMENT_KEYS ? keys : ATTENTION_SEGMENT_KEYS;
+}
 
 /* State of one query head after some keys: O[head_dim], then the largest scaled score and the sum
  * of the probabilities, relative to it. Padded to whole vectors. */

@@ -24,7 +24,7 @@ const struct cpu_kernels cpu_kernels_avx512 = {
                                   matmul_q4_1_pair_avx512},
         },
     .kv_write_row = kv_write_row_avx2,
-    .attention_segment = attention_segment_avx2,
+    .attention_segment = attention_segment_avx512,
     .attention_merge = attention_merge_avx2,
     .attention_finish = attention_finish_avx2,
     .sample_scan = sample_scan_avx2,

@@ -248,6 +248,62 @@ static void s22_batch_rows_and_slots_are_two_spaces(void **state)
     }
 }
 
+/* Rows at consecutive positions share what they read. Chunks of all lengths over the border of two
+ * segments, between rows of other sequences whose positions would fit in: each row has the bits
+ * that it has alone. */
+static void chunks_between_neighbours_equal_single_rows(void **state)
+{
+    enum { FIRST = 240, CHUNK_MAX = 40, ROWS_MAX = CHUNK_MAX + 3 };
+    struct scene_options options = small;
+    (void)state;
+    options.slots = 3;
+    uint32_t count = outputs_of(&options);
+    float *alone = malloc((FIRST + CHUNK_MAX) * count * sizeof *alone);
+    float *together = malloc(ROWS_MAX * count * sizeof *together), before[9 * 64], after[9 * 64];
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        struct scene scene;
+        if (backend == NULL)
+            continue;
+        scene_open(&scene, backend, &options);
+        for (uint32_t slot = 0; slot < options.slots; slot++)
+            scene_write(&scene, 0, slot, 0, FIRST + CHUNK_MAX + 2);
+        for (uint32_t position = FIRST; position < FIRST + CHUNK_MAX; position++)
+            scene_attend(&scene, 0, &(struct scene_row){1, position}, 1, false,
+                         alone + (size_t)position * count);
+        for (uint32_t chunk = 1; chunk <= CHUNK_MAX; chunk += chunk < 10 ? 1 : 5) {
+            struct scene_row rows[ROWS_MAX] = {{0, FIRST - 1}};
+            for (uint32_t i = 0; i < chunk; i++)
+                rows[1 + i] = (struct scene_row){1, FIRST + i};
+            rows[1 + chunk] = (struct scene_row){2, FIRST + chunk};
+            scene_attend(&scene, 0, &rows[0], 1, false, before);
+            scene_attend(&scene, 0, &rows[1 + chunk], 1, false, after);
+            scene_attend(&scene, 0, rows, chunk + 2, chunk % 2 == 0, together);
+            assert_same_bits(subjects[s].name, together, before, count * sizeof *together);
+            assert_same_bits(subjects[s].name, together + count, alone + (size_t)FIRST * count,
+                             chunk * count * sizeof *together);
+            assert_same_bits(subjects[s].name, together + (1 + chunk) * count, after,
+                             count * sizeof *together);
+        }
+        scene_close(&scene);
+        backend_close(backend);
+    }
+    free(together);
+    free(alone);
+}
+
+/* More query heads per kv head than are computed together, several segments. */
+static void many_query_heads_of_one_kv_head(void **state)
+{
+    struct scene_options options = small;
+    (void)state;
+    options.heads = 56;
+    options.kv_heads = 2;
+    options.head_dim = 16;
+    check_row_on_all("many heads", &options, (struct scene_row){1, 77});
+    check_row_on_all("many heads", &options, (struct scene_row){0, 599});
+}
+
 static void s31_in_place_equals_out_of_place(void **state)
 {
     static const struct scene_row rows[] = {{0, 5}, {1, 599}, {0, 300}};
@@ -395,6 +451,8 @@ int main(void)
         cmocka_unit_test(masked_neighbours_do_not_reach_a_row),
         cmocka_unit_test(s23_prefill_row_equals_decode_row),
         cmocka_unit_test(s22_batch_rows_and_slots_are_two_spaces),
+        cmocka_unit_test(chunks_between_neighbours_equal_single_rows),
+        cmocka_unit_test(many_query_heads_of_one_kv_head),
         cmocka_unit_test(s31_in_place_equals_out_of_place),
         cmocka_unit_test(s1_s33_block_order_and_size_do_not_matter),
         cmocka_unit_test(s11_layers_do_not_share_blocks),
