@@ -15,7 +15,7 @@ ALWAYS_INLINE __m512 load_halves_wide(const void *halves)
 /* Mask whose first `count` lanes are set. */
 ALWAYS_INLINE __mmask16 first_lanes_wide(uint32_t count)
 {
-    return count >= WIDE_FLOATS ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1);
+    return _cvtu32_mask16(count >= WIDE_FLOATS ? 0xffffu : (1u << count) - 1);
 }
 
 ALWAYS_INLINE __m512 round_wide(__m512 x)
