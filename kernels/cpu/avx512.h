@@ -5,6 +5,10 @@
 
 #include "kernels/cpu/avx2.h"
 
+void rmsnorm_row_avx512(const float *input, const float *weight, uint32_t columns, float epsilon,
+                        float *output);
+void prepare_row_avx512(const float *input, uint32_t columns, const struct prepared_row *output);
+void silu_mul_row_avx512(const float *gate, const float *up, uint32_t columns, float *output);
 void matmul_f32_avx512(const void *panel, const struct matmul_share *share);
 void matmul_f32_pair_avx512(const void *panel, const struct matmul_share *share);
 void matmul_f16_avx512(const void *panel, const struct matmul_share *share);
@@ -18,5 +22,11 @@ void matmul_q4_0_pair_avx512(const void *panel, const struct matmul_share *share
 void matmul_q4_1_avx512(const void *panel, const struct matmul_share *share);
 void matmul_q4_1_pair_avx512(const void *panel, const struct matmul_share *share);
 void attention_segment_avx512(const struct attention_share *share);
+
+bool sample_scan_avx512(const float *logits, uint32_t count, float *out_largest,
+                        uint32_t *out_index);
+void sample_probabilities_avx512(const float *logits, uint32_t count, float largest,
+                                 float sharpness, float *output);
+uint64_t sample_weight_sum_avx512(const float *probabilities, uint32_t count);
 
 #endif

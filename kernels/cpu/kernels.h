@@ -36,7 +36,8 @@ typedef void (*matmul_panel)(const void *panel, const struct matmul_share *share
 
 struct matmul_kernels {
     matmul_panel few, many;
-    matmul_panel few_pair, many_pair; /* of two panels; NULL: one panel after the other */
+    matmul_panel few_pair, many_pair; /* of two panels, many_pair of more than MATMUL_FEW_ROWS rows;
+                                         NULL: one panel after the other */
 };
 
 /* Query rows at consecutive positions of one sequence, one kv head and some or all of its query

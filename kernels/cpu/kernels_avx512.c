@@ -5,9 +5,9 @@
 
 const struct cpu_kernels cpu_kernels_avx512 = {
     .name = "cpu-avx512",
-    .rmsnorm_row = rmsnorm_row_avx2,
-    .prepare_row = prepare_row_avx2,
-    .silu_mul_row = silu_mul_row_avx2,
+    .rmsnorm_row = rmsnorm_row_avx512,
+    .prepare_row = prepare_row_avx512,
+    .silu_mul_row = silu_mul_row_avx512,
     .matmul =
         {
             [WEIGHT_TYPE_F32] = {matmul_f32_avx512, matmul_f32_avx512, matmul_f32_pair_avx512,
@@ -27,8 +27,8 @@ const struct cpu_kernels cpu_kernels_avx512 = {
     .attention_segment = attention_segment_avx512,
     .attention_merge = attention_merge_avx2,
     .attention_finish = attention_finish_avx2,
-    .sample_scan = sample_scan_avx2,
-    .sample_probabilities = sample_probabilities_avx2,
-    .sample_weight_sum = sample_weight_sum_avx2,
+    .sample_scan = sample_scan_avx512,
+    .sample_probabilities = sample_probabilities_avx512,
+    .sample_weight_sum = sample_weight_sum_avx512,
     .sample_exponentials = sample_exponentials_avx2,
 };

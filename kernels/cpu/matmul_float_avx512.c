@@ -8,6 +8,7 @@
 
 enum {
     ROWS_TOGETHER = 12, /* 24 chains, 2 weights, 1 activation */
+    FEW_ROWS = 4,
     PANELS = 2,
     CHUNK_COLUMNS = 128, /* 16 KiB widened: half of an L1 cache */
     PREFETCH_BYTES = 2048,
@@ -68,62 +69,75 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const uint32_t type, c
     }
 }
 
-ALWAYS_INLINE void multiply_tile(const struct tile *tile, const uint32_t type, uint32_t rows,
-                                 const uint32_t panels)
+/* Rows of a step of few rows, with the weights as they stand in memory. */
+ALWAYS_INLINE void multiply_few(const struct tile *tile, const uint32_t type, uint32_t rows,
+                                const uint32_t panels)
+{
+    if (rows == 1)
+        multiply_rows(tile, type, 1, panels);
+    else if (rows == 2)
+        multiply_rows(tile, type, 2, panels);
+    else if (rows == 3)
+        multiply_rows(tile, type, 3, panels);
+    else
+        multiply_rows(tile, type, FEW_ROWS, panels);
+}
+
+/* A group of rows with widened weights. */
+ALWAYS_INLINE void multiply_group(const struct tile *tile, uint32_t rows, const uint32_t panels)
 {
     switch (rows) {
-    case 1:
-        multiply_rows(tile, type, 1, panels);
-        break;
-    case 2:
-        multiply_rows(tile, type, 2, panels);
-        break;
-    case 3:
-        multiply_rows(tile, type, 3, panels);
-        break;
-    case 4:
-        multiply_rows(tile, type, 4, panels);
-        break;
     case 5:
-        multiply_rows(tile, type, 5, panels);
+        multiply_rows(tile, WEIGHT_TYPE_F32, 5, panels);
         break;
     case 6:
-        multiply_rows(tile, type, 6, panels);
+        multiply_rows(tile, WEIGHT_TYPE_F32, 6, panels);
         break;
     case 7:
-        multiply_rows(tile, type, 7, panels);
+        multiply_rows(tile, WEIGHT_TYPE_F32, 7, panels);
         break;
     case 8:
-        multiply_rows(tile, type, 8, panels);
+        multiply_rows(tile, WEIGHT_TYPE_F32, 8, panels);
         break;
     case 9:
-        multiply_rows(tile, type, 9, panels);
+        multiply_rows(tile, WEIGHT_TYPE_F32, 9, panels);
         break;
     case 10:
-        multiply_rows(tile, type, 10, panels);
+        multiply_rows(tile, WEIGHT_TYPE_F32, 10, panels);
         break;
     case 11:
-        multiply_rows(tile, type, 11, panels);
+        multiply_rows(tile, WEIGHT_TYPE_F32, 11, panels);
         break;
     default:
-        multiply_rows(tile, type, ROWS_TOGETHER, panels);
+        multiply_rows(tile, WEIGHT_TYPE_F32, ROWS_TOGETHER, panels);
         break;
     }
 }
 
-/* All rows over the columns of `tile`, in groups of nearly the same size. */
-ALWAYS_INLINE void multiply_groups(struct tile tile, const uint32_t type, uint32_t rows,
-                                   const uint32_t panels)
+/* All rows, more than FEW_ROWS, over the columns of a chunk, in groups of nearly the same size:
+ * none has fewer than 5. */
+ALWAYS_INLINE void multiply_groups(struct tile tile, uint32_t rows, const uint32_t panels)
 {
     for (uint32_t left = rows; left > 0;) {
         uint32_t groups = (left + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
         uint32_t count = (left + groups - 1) / groups;
-        multiply_tile(&tile, type, count, panels);
+        multiply_group(&tile, count, panels);
         tile.input += count * tile.input_stride;
         for (uint32_t p = 0; p < panels; p++)
             tile.output[p] += count * PANEL_ROWS;
         left -= count;
     }
+}
+
+/* One copy of each for all types. */
+static __attribute__((noinline)) void multiply_wide(const struct tile *tile, uint32_t rows)
+{
+    multiply_groups(*tile, rows, 1);
+}
+
+static __attribute__((noinline)) void multiply_wide_pair(const struct tile *tile, uint32_t rows)
+{
+    multiply_groups(*tile, rows, PANELS);
 }
 
 ALWAYS_INLINE void widen(const uint8_t *weights, uint32_t columns, const uint32_t type,
@@ -146,7 +160,10 @@ ALWAYS_INLINE void multiply_chunk(const struct tile *chunk, const uint32_t type,
         widen(chunk->weights[p], chunk->columns, type, wide[p]);
         tile.weights[p] = (const uint8_t *)wide[p];
     }
-    multiply_groups(tile, WEIGHT_TYPE_F32, rows, panels);
+    if (panels == 1)
+        multiply_wide(&tile, rows);
+    else
+        multiply_wide_pair(&tile, rows);
 }
 
 ALWAYS_INLINE void multiply(const void *panel, const struct matmul_share *share,
@@ -158,9 +175,9 @@ ALWAYS_INLINE void multiply(const void *panel, const struct matmul_share *share,
         tile.output[p] = share->output + p * share->rows * PANEL_ROWS;
     }
     __builtin_memset(share->output, 0, panels * share->rows * PANEL_ROWS * sizeof(float));
-    if (share->rows <= ROWS_TOGETHER) {
+    if (share->rows <= FEW_ROWS) {
         tile.columns = share->columns;
-        multiply_groups(tile, type, share->rows, panels);
+        multiply_few(&tile, type, share->rows, panels);
         return;
     }
     for (uint32_t first = 0; first < share->columns; first += CHUNK_COLUMNS) {

@@ -12,6 +12,7 @@
 enum {
     PANELS = 2,
     ROWS_TOGETHER = 6, /* x 2 panels: 12 sums, 12 chains, 2 weights, 1 activation, 1 mask */
+    ROWS_ALONE = MATMUL_FEW_ROWS, /* x 1 panel */
     PREFETCH_BYTES = 2048,
     CACHE_LINE_BYTES = 64,
     Q4_0_ZERO = 8,
@@ -87,7 +88,7 @@ ALWAYS_INLINE void sum_block(const struct block_view *blocks, const int16_t *con
     const uint32_t vectors = form.type == WEIGHT_TYPE_Q8_0 ? Q8_WORDS : Q4_WORDS;
     const uint32_t pairs = QUANTIZED_BLOCK_WEIGHTS / 2 / vectors;
     __m512i words[PANELS], weights[PANELS];
-#pragma GCC unroll 8
+#pragma GCC unroll 1 /* small code: there are many forms */
     for (uint32_t v = 0; v < vectors; v++) {
 #pragma GCC unroll 2
         for (uint32_t p = 0; p < form.panels; p++) {
@@ -184,39 +185,39 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const struct form form
     }
 }
 
+/* The forms that exist: every one is a loop of its own, and sanitizers make each a large one. */
 ALWAYS_INLINE void multiply_tile(const struct tile *tile, const uint32_t type, uint32_t rows,
                                  const uint32_t panels)
 {
-    switch (rows) {
-    case 1:
-        multiply_rows(tile, (struct form){type, 1, panels});
-        break;
-    case 2:
-        multiply_rows(tile, (struct form){type, 2, panels});
-        break;
-    case 3:
-        multiply_rows(tile, (struct form){type, 3, panels});
-        break;
-    case 4:
-        multiply_rows(tile, (struct form){type, 4, panels});
-        break;
-    case 5:
-        multiply_rows(tile, (struct form){type, 5, panels});
-        break;
-    default:
-        multiply_rows(tile, (struct form){type, ROWS_TOGETHER, panels});
-        break;
+    if (panels == 1) {
+        if (rows == 1)
+            multiply_rows(tile, (struct form){type, 1, 1});
+        else if (rows == 2)
+            multiply_rows(tile, (struct form){type, 2, 1});
+        else
+            multiply_rows(tile, (struct form){type, ROWS_ALONE, 1});
+        return;
     }
+    if (rows == 3)
+        multiply_rows(tile, (struct form){type, 3, PANELS});
+    else if (rows == 4)
+        multiply_rows(tile, (struct form){type, 4, PANELS});
+    else if (rows == 5)
+        multiply_rows(tile, (struct form){type, 5, PANELS});
+    else
+        multiply_rows(tile, (struct form){type, ROWS_TOGETHER, PANELS});
 }
 
-/* All rows in tiles of nearly the same number of rows. */
+/* All rows in tiles of nearly the same number of rows: with more than MATMUL_FEW_ROWS of them no
+ * pair meets fewer than 3. */
 ALWAYS_INLINE void multiply(const void *panel, const struct matmul_share *share,
                             const uint32_t type, const uint32_t panels)
 {
     struct tile tile = {.blocks = share->columns / QUANTIZED_BLOCK_WEIGHTS};
+    const uint32_t together = panels == 1 ? ROWS_ALONE : ROWS_TOGETHER;
     for (uint32_t row = 0; row < share->rows;) {
         uint32_t left = share->rows - row;
-        uint32_t tiles = (left + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+        uint32_t tiles = (left + together - 1) / together;
         uint32_t rows = (left + tiles - 1) / tiles;
         for (uint32_t r = 0; r < rows; r++)
             tile.rows[r] = prepared_row_at(share->prepared, share->columns, row + r);
