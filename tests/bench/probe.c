@@ -21,70 +21,56 @@ enum {
 /* Where results go that nobody reads, so that no loop is dropped. */
 static _Atomic uint32_t sink;
 
-/* A loop of `turns` times CHAINS multiply-adds; the products it made. */
-typedef uint64_t (*multiply_loop)(uint32_t turns);
+/* A loop of TURNS times CHAINS multiply-adds; the products it made. Written out as a whole: sums in
+ * an array end up in memory. */
+typedef uint64_t (*multiply_loop)(void);
 
-__attribute__((target("avx2"))) static uint64_t integer_avx2(uint32_t turns)
+/* One multiply-add into each of the registers 0 to 11. */
+#define EACH(step, r)                                                                              \
+    step(r, 0) step(r, 1) step(r, 2) step(r, 3) step(r, 4) step(r, 5) step(r, 6) step(r, 7)        \
+        step(r, 8) step(r, 9) step(r, 10) step(r, 11)
+#define LOOP(step, r)                                                                              \
+    EACH(ZERO, r)                                                                                  \
+    "vpxor %%xmm15, %%xmm15, %%xmm15\n"                                                            \
+    "1:\n" EACH(step, r) "dec %0\n"                                                                \
+                         "jnz 1b\n"
+#define ZERO(r, i)         "vpxor %%xmm" #i ", %%xmm" #i ", %%xmm" #i "\n"
+#define FLOAT_STEP(r, i)   "vfmadd231ps %%" r "15, %%" r "15, %%" r #i "\n"
+#define INTEGER_STEP(r, i) "vpdpwssd %%" r "15, %%" r "15, %%" r #i "\n"
+/* Before VNNI: products of pairs, then the addition. */
+#define PAIR_STEP(r, i)                                                                            \
+    "vpmaddwd %%" r "15, %%" r "15, %%" r "14\n"                                                   \
+    "vpaddd %%" r "14, %%" r #i ", %%" r #i "\n"
+#define SUMS                                                                                       \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
+        "xmm11", "xmm14", "xmm15", "cc"
+
+static uint64_t integer_avx2(void)
 {
-    __m256i sums[CHAINS], a = _mm256_set1_epi16(3), b = _mm256_set1_epi16(5);
-    for (int i = 0; i < CHAINS; i++)
-        sums[i] = _mm256_set1_epi32(i);
-    for (uint32_t turn = 0; turn < turns; turn++) {
-        for (int i = 0; i < CHAINS; i++) {
-            __asm__ volatile("" : "+x"(a)); /* or the product would be computed once */
-            sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(a, b));
-        }
-    }
-    for (int i = 1; i < CHAINS; i++)
-        sums[0] = _mm256_add_epi32(sums[0], sums[i]);
-    atomic_fetch_add(&sink, (uint32_t)_mm256_extract_epi32(sums[0], 0));
-    return (uint64_t)turns * CHAINS * 16;
+    uint32_t turns = TURNS;
+    __asm__ volatile(LOOP(PAIR_STEP, "ymm") : "+r"(turns) : : SUMS);
+    return (uint64_t)TURNS * CHAINS * 16;
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vnni"))) static uint64_t
-integer_avx512(uint32_t turns)
+static uint64_t integer_avx512(void)
 {
-    __m512i sums[CHAINS], a = _mm512_set1_epi16(3), b = _mm512_set1_epi16(5);
-    for (int i = 0; i < CHAINS; i++)
-        sums[i] = _mm512_set1_epi32(i);
-    for (uint32_t turn = 0; turn < turns; turn++) {
-        for (int i = 0; i < CHAINS; i++)
-            __asm__ volatile("vpdpwssd %2, %1, %0" : "+v"(sums[i]) : "v"(a), "v"(b));
-    }
-    for (int i = 1; i < CHAINS; i++)
-        sums[0] = _mm512_add_epi32(sums[0], sums[i]);
-    atomic_fetch_add(&sink, (uint32_t)_mm512_reduce_add_epi32(sums[0]));
-    return (uint64_t)turns * CHAINS * 32;
+    uint32_t turns = TURNS;
+    __asm__ volatile(LOOP(INTEGER_STEP, "zmm") : "+r"(turns) : : SUMS);
+    return (uint64_t)TURNS * CHAINS * 32;
 }
 
-__attribute__((target("avx2,fma"))) static uint64_t float_avx2(uint32_t turns)
+static uint64_t float_avx2(void)
 {
-    __m256 sums[CHAINS], a = _mm256_set1_ps(0x1p-20f), b = _mm256_set1_ps(0x1p-20f);
-    for (int i = 0; i < CHAINS; i++)
-        sums[i] = _mm256_set1_ps((float)i);
-    for (uint32_t turn = 0; turn < turns; turn++) {
-        for (int i = 0; i < CHAINS; i++)
-            __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(sums[i]) : "x"(a), "x"(b));
-    }
-    for (int i = 1; i < CHAINS; i++)
-        sums[0] = _mm256_add_ps(sums[0], sums[i]);
-    atomic_fetch_add(&sink, (uint32_t)_mm256_cvtss_f32(sums[0]));
-    return (uint64_t)turns * CHAINS * 8;
+    uint32_t turns = TURNS;
+    __asm__ volatile(LOOP(FLOAT_STEP, "ymm") : "+r"(turns) : : SUMS);
+    return (uint64_t)TURNS * CHAINS * 8;
 }
 
-__attribute__((target("avx512f"))) static uint64_t float_avx512(uint32_t turns)
+static uint64_t float_avx512(void)
 {
-    __m512 sums[CHAINS], a = _mm512_set1_ps(0x1p-20f), b = _mm512_set1_ps(0x1p-20f);
-    for (int i = 0; i < CHAINS; i++)
-        sums[i] = _mm512_set1_ps((float)i);
-    for (uint32_t turn = 0; turn < turns; turn++) {
-        for (int i = 0; i < CHAINS; i++)
-            __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(sums[i]) : "v"(a), "v"(b));
-    }
-    for (int i = 1; i < CHAINS; i++)
-        sums[0] = _mm512_add_ps(sums[0], sums[i]);
-    atomic_fetch_add(&sink, (uint32_t)_mm512_cvtss_f32(sums[0]));
-    return (uint64_t)turns * CHAINS * 16;
+    uint32_t turns = TURNS;
+    __asm__ volatile(LOOP(FLOAT_STEP, "zmm") : "+r"(turns) : : SUMS);
+    return (uint64_t)TURNS * CHAINS * 16;
 }
 
 struct multiply_job {
@@ -96,7 +82,7 @@ static void multiply_items(const void *context, uint32_t begin, uint32_t end)
 {
     const struct multiply_job *job = context;
     for (uint32_t item = begin; item < end; item++)
-        atomic_fetch_add(job->products, job->loop(TURNS));
+        atomic_fetch_add(job->products, job->loop());
 }
 
 /* Products per second of the best turn in about `seconds`. */
