@@ -15,7 +15,8 @@ struct worker_config {
     char model[OPTION_TEXT_BYTES];
     uint32_t backend; /* enum backend_kind */
     uint32_t cpu_isa; /* enum cpu_isa */
-    uint64_t threads; /* 0 = one per core */
+    uint64_t threads; /* 0 = one per physical core */
+    bool pin_threads; /* each on a core of its own */
     uint64_t kv_pool_bytes;
     uint32_t kv_type; /* enum kv_type */
     uint64_t block_tokens;

@@ -109,7 +109,11 @@ static enum status open_backend(const struct worker_config *config, struct engin
 {
     bool device_type = config->kv_type == KV_TYPE_BF16;
     struct backend_options options = {
-        .kind = config->backend, .cpu_isa = config->cpu_isa, .threads = (uint32_t)config->threads};
+        .kind = config->backend,
+        .cpu_isa = config->cpu_isa,
+        .threads = (uint32_t)config->threads,
+        .pin_threads = config->pin_threads,
+    };
     if (options.kind == BACKEND_AUTO && !device_type)
         options.kind = BACKEND_CPU;
     enum status status = backend_open(&options, &engine->backend, why);

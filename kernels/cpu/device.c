@@ -1,9 +1,9 @@
 #include "kernels/cpu/device.h"
 
 #include "kernels/cpu/memory.h"
+#include "kernels/cpu/processors.h"
 
 #include <cpuid.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,22 +131,15 @@ static const struct cpu_kernels *choose_kernels(uint32_t isa, struct text *why)
     return NULL;
 }
 
-static uint32_t usable_processors(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
-        return 1;
-    int count = CPU_COUNT(&set);
-    return count >= 1 ? (uint32_t)count : 1;
-}
-
 enum status cpu_open(const struct backend_options *options, struct backend **out_backend,
                      struct text *why)
 {
     const struct cpu_kernels *kernels = choose_kernels(options->cpu_isa, why);
     if (kernels == NULL)
         return STATUS_UNSUPPORTED;
-    uint32_t threads = options->threads != 0 ? options->threads : usable_processors();
+    struct processors processors;
+    processors_find(&processors);
+    uint32_t threads = options->threads != 0 ? options->threads : processors.count;
     threads = threads < POOL_THREADS_MAX ? threads : POOL_THREADS_MAX;
     struct cpu_backend *cpu = calloc(1, sizeof *cpu);
     if (cpu == NULL) {
@@ -159,6 +152,8 @@ enum status cpu_open(const struct backend_options *options, struct backend **out
         free(cpu);
         return status;
     }
+    if (options->pin_threads)
+        pool_pin(cpu->pool, processors.first_of, processors.count);
     cpu->kernels = kernels;
     cpu->base = (struct backend){
         .operations = &cpu_operations,

@@ -3,6 +3,7 @@
 #include "common/check.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -202,6 +203,17 @@ static bool start_threads(struct pool *pool)
 uint32_t pool_threads(const struct pool *pool)
 {
     return pool->threads;
+}
+
+void pool_pin(struct pool *pool, const uint32_t *processors, uint32_t count)
+{
+    CHECK(count >= 1);
+    for (uint32_t i = 0; i < pool->started; i++) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET(processors[(i + 1) % count], &set);
+        (void)pthread_setaffinity_np(pool->handles[i], sizeof set, &set);
+    }
 }
 
 enum status pool_open(uint32_t threads, struct pool **out_pool)

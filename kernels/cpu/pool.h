@@ -27,6 +27,11 @@ void pool_close(struct pool *pool);
 
 uint32_t pool_threads(const struct pool *pool);
 
+/* Keeps each thread but the caller's on one processor: thread i on processors[i mod count]. The
+ * caller's is left alone, since threads that it starts later would inherit the mask. A processor
+ * that the system refuses leaves its thread where it is. */
+void pool_pin(struct pool *pool, const uint32_t *processors, uint32_t count);
+
 /* Runs items 0..items-1 in shares of up to `grain` >= 1 items and returns when all are done. What
  * fits one share runs on the caller's thread. One caller at a time; not from inside a task.
  * `context` is borrowed. */

@@ -9,7 +9,7 @@
     {                                                                                              \
         "cpu-" isa_name ", " #count " threads", "cpu",                                             \
         {                                                                                          \
-            BACKEND_CPU, isa, count                                                                \
+            BACKEND_CPU, isa, count, 0                                                             \
         }                                                                                          \
     }
 

@@ -1,5 +1,6 @@
 #include "kernels/backend.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +9,7 @@
 
 static struct backend *open_backend(uint32_t isa, uint32_t threads)
 {
-    struct backend_options options = {BACKEND_CPU, isa, threads};
+    struct backend_options options = {BACKEND_CPU, isa, threads, 0};
     struct backend *backend = NULL;
     struct reason reason;
     enum status status = backend_open(&options, &backend, reason_init(&reason));
@@ -54,6 +55,27 @@ static void threads_are_as_asked(void **state)
     backend_close(three);
 }
 
+/* Pinned threads compute; the caller's thread may go where it could go before. */
+static void pinned_threads_leave_the_caller_alone(void **state)
+{
+    struct backend_options options = {BACKEND_CPU, CPU_ISA_AUTO, 4, 1};
+    struct backend *backend = NULL;
+    struct reason reason;
+    cpu_set_t before, after;
+    float ones[4096], sums[4096] = {0};
+    (void)state;
+    for (int i = 0; i < 4096; i++)
+        ones[i] = 1;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(backend_open(&options, &backend, reason_init(&reason)), STATUS_OK);
+    for (int turn = 0; turn < 100; turn++)
+        backend->operations->add(backend, &(struct add_args){sums, ones, 4096, 1});
+    assert_true(sums[0] == 100 && sums[4095] == 100);
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&before, &after));
+    backend_close(backend);
+}
+
 /* The attach protocol compares this text: instruction set and threads must not show in it, the
  * pool's type must. */
 static void arithmetic_names_version_and_pool(void **state)
@@ -74,6 +96,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_forced_instruction_set_is_taken),
         cmocka_unit_test(threads_are_as_asked),
+        cmocka_unit_test(pinned_threads_leave_the_caller_alone),
         cmocka_unit_test(arithmetic_names_version_and_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
