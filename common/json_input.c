@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { KEY_SHOWN = 64, PARSER_SHOWN = 160 };
@@ -39,6 +40,22 @@ static struct extent measure(const char *bytes, size_t length)
     return extent;
 }
 
+/* Whether an allocation of the parse at hand failed. The parser reports most of them as a mistake
+ * in the text, and its allocator has no argument to carry this. */
+static _Thread_local bool out_of_memory;
+
+static void *allocate(size_t bytes)
+{
+    void *memory = malloc(bytes);
+    out_of_memory = out_of_memory || memory == NULL;
+    return memory;
+}
+
+static void release(void *memory)
+{
+    free(memory);
+}
+
 enum status json_input_parse(const void *bytes, size_t length, const char *where, json_t **out_root,
                              struct text *why)
 {
@@ -54,10 +71,11 @@ enum status json_input_parse(const void *bytes, size_t length, const char *where
         return STATUS_TOO_LARGE;
     }
     json_error_t error = {0};
+    json_set_alloc_funcs(allocate, release); /* malloc and free, watched */
+    out_of_memory = false;
     json_t *root = json_loadb(bytes, length, JSON_REJECT_DUPLICATES, &error);
-    /* The parser says nothing where its own allocations failed. */
-    if (root == NULL &&
-        (error.text[0] == '\0' || json_error_code(&error) == json_error_out_of_memory)) {
+    if (out_of_memory) {
+        json_decref(root);
         text_set(why, "%s: out of memory", where);
         return STATUS_OUT_OF_MEMORY;
     }

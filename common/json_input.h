@@ -1,6 +1,7 @@
 /* JSON that others wrote, read with bounds: depth and number of values are counted before anything
  * is allocated, a key that occurs twice is refused, numbers are compared with their range. Every
- * reason begins with `where`, the name of the file. */
+ * reason begins with `where`, the name of the file. Parsing sets the allocator of jansson, for the
+ * whole process, to malloc and free. */
 #ifndef TANDEM_COMMON_JSON_INPUT_H
 #define TANDEM_COMMON_JSON_INPUT_H
 

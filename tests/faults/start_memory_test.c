@@ -6,6 +6,7 @@
 #include "coordinator/tokenizer_pool.h"
 #include "faults/failing_memory.h"
 #include "proto/segment_memory.h"
+#include "support/directory_builder.h"
 #include "support/segment_fixture.h"
 #include "support/whole_model.h"
 #include "worker/executor.h"
@@ -27,8 +28,9 @@ enum { REQUESTS_MAX = 5000, IDS_MAX = 4096, LONG_WORD_BYTES = 3000, POOL_BYTES =
 
 /* What was opened before, with memory, for those who need it. */
 struct ground {
-    char path[64]; /* of the model */
-    struct coordinator_config config;
+    char path[64];   /* of the model */
+    char folder[64]; /* of a model as a directory */
+    struct coordinator_config config, folder_config;
     struct served_model served;
     struct backend *backend;
     struct model model;
@@ -54,6 +56,15 @@ static enum status open_served_model(struct text *why)
 {
     struct served_model served;
     enum status status = served_model_open(&ground.config, &served, why);
+    if (status == STATUS_OK)
+        served_model_close(&served);
+    return status;
+}
+
+static enum status open_served_directory(struct text *why)
+{
+    struct served_model served;
+    enum status status = served_model_open(&ground.folder_config, &served, why);
     if (status == STATUS_OK)
         served_model_close(&served);
     return status;
@@ -142,6 +153,14 @@ static enum status open_worker_model(struct text *why)
     return status;
 }
 
+static enum status open_worker_directory(struct text *why)
+{
+    struct model model = {0};
+    enum status status = model_open(ground.folder, ground.backend, NULL, NULL, &model, why);
+    model_close(&model);
+    return status;
+}
+
 static enum status open_executor(struct text *why)
 {
     const struct executor_options options = {
@@ -186,10 +205,12 @@ struct scenario {
 
 static const struct scenario scenarios[] = {
     {"coordinator: model, vocabulary, tokenizer", open_served_model, false},
+    {"coordinator: a directory", open_served_directory, false},
     {"text to ids", encode_text, false},
     {"chat to ids", encode_chat, false},
     {"threads of the tokenizer, a text and a chat", tokenize_in_threads, false},
     {"worker: backend, weights, pool", open_worker_model, false},
+    {"worker: a directory", open_worker_directory, false},
     {"worker: executor of an epoch", open_executor, false},
     {"shared segments of an epoch", make_segments, true},
 };
@@ -275,9 +296,54 @@ static int write_model(void)
     return descriptor;
 }
 
+static const char *const FOLDER_FILES[] = {"config.json", "generation_config.json", "a.safetensors",
+                                           "model.safetensors.index.json"};
+
+static void put_file(const char *name, const void *bytes, size_t length)
+{
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/%s", ground.folder, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, length, file), length);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* One layer in one shard, so that every kind of file is read. */
+static void write_directory(void)
+{
+    struct tiny_model model = TINY_MODEL;
+    char config[TINY_CONFIG_BYTES], index[4096] = "{\"weight_map\":{";
+    size_t length, used = strlen(index);
+    struct model_file *file = NULL;
+    model.layers = 1;
+    model.context = 256;
+    (void)snprintf(ground.folder, sizeof ground.folder, "/tmp/start_memory_test.XXXXXX");
+    assert_non_null(mkdtemp(ground.folder));
+    tiny_config(&model, "", config);
+    uint8_t *tensors = tiny_directory_tensors(&model, &length);
+    const struct model_file_parts parts = {
+        .config = {.config = config, .config_bytes = strlen(config)},
+        .tensors = tensors,
+        .tensors_bytes = length,
+    };
+    assert_int_equal(model_file_open_parts(&parts, &file, NULL), STATUS_OK);
+    for (uint32_t i = 0; i < model_file_tensor_count(file); i++)
+        used += (size_t)snprintf(index + used, sizeof index - used, "%s\"%s\":\"a.safetensors\"",
+                                 i > 0 ? "," : "", model_file_tensor_at(file, i)->name);
+    (void)snprintf(index + used, sizeof index - used, "}}");
+    model_file_close(file);
+    put_file(FOLDER_FILES[0], config, strlen(config));
+    put_file(FOLDER_FILES[1], "{\"eos_token_id\":[2,3]}", 22);
+    put_file(FOLDER_FILES[2], tensors, length);
+    put_file(FOLDER_FILES[3], index, strlen(index));
+    free(tensors);
+}
+
 static int open_ground(void **state)
 {
     (void)state;
+    write_directory();
     (void)snprintf(ground.path, sizeof ground.path, "/proc/self/fd/%d", write_model());
     char name[] = "test", model_option[] = "--model", pool_option[] = "--kv-pool-bytes=4M";
     char slots_option[] = "--slots=4";
@@ -291,6 +357,8 @@ static int open_ground(void **state)
     const struct backend_options options = {
         .kind = BACKEND_CPU, .cpu_isa = CPU_ISA_PLAIN, .threads = 1};
     assert_int_equal(options_read(&input, &result, NULL), STATUS_OK);
+    ground.folder_config = ground.config;
+    memcpy(ground.folder_config.model, ground.folder, strlen(ground.folder) + 1);
     assert_int_equal(served_model_open(&ground.config, &ground.served, NULL), STATUS_OK);
     ground.extents = ground.served.extents;
     assert_int_equal(backend_open(&options, &ground.backend, NULL), STATUS_OK);
@@ -306,6 +374,12 @@ static int open_ground(void **state)
 static int close_ground(void **state)
 {
     (void)state;
+    for (size_t i = 0; i < sizeof FOLDER_FILES / sizeof FOLDER_FILES[0]; i++) {
+        char path[128];
+        (void)snprintf(path, sizeof path, "%s/%s", ground.folder, FOLDER_FILES[i]);
+        (void)unlink(path);
+    }
+    (void)rmdir(ground.folder);
     event_loop_close(&ground.loop);
     segment_fixture_close(&ground.segment);
     kv_pool_close(&ground.pool);

@@ -123,6 +123,7 @@ static const struct {
     {ENTRY("\"F32\"", "[1]", "[9223372036854775803,9223372036854775807]"), 4, STATUS_BAD_FILE, "but the file has 4"},
     {ENTRY("\"F32\"", "[1]", "[0,3]"), 4, STATUS_BAD_FILE, "has 3 bytes, but its shape and dtype F32 need 4"},
     {ENTRY("\"F32\"", "[2]", "[0,4]"), 4, STATUS_BAD_FILE, "need 8"},
+    {ENTRY("\"F32\"", "[1]", "[0,8]"), 8, STATUS_BAD_FILE, "has 8 bytes, but its shape and dtype F32 need 4"},
     {ENTRY("\"F32\"", "[1]", "[4,8]"), 8, STATUS_BAD_FILE, "starts at byte 4 of the data, expected 0"},
     {ENTRY("\"F32\"", "[1]", "[0,4]"), 5, STATUS_BAD_FILE, "but its tensors end at byte"},
     {TWO("[0,4]", "[0,4]"), 8, STATUS_BAD_FILE, "starts at byte 0 of the data, expected 4"},
