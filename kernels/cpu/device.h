@@ -4,12 +4,14 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/memory.h"
 #include "kernels/cpu/pool.h"
 
 struct cpu_backend {
     struct backend base; /* first: a struct backend * is one of these */
     const struct cpu_kernels *kernels;
-    struct pool *pool; /* owned */
+    struct pool *pool;          /* owned */
+    struct memory_run *weights; /* owned; where the panels of all matrices lie */
 };
 
 static inline struct cpu_backend *cpu_backend_of(struct backend *backend)

@@ -43,7 +43,7 @@ static_assert(sizeof(struct panel_block_q8_0) == 16 * 34, "packing adds no byte"
 
 struct cpu_matrix {
     struct matrix base; /* first */
-    uint8_t *panels;    /* owned; page-aligned */
+    uint8_t *panels;    /* a piece of the backend's weights, aligned to cache lines */
 };
 
 static inline const struct cpu_matrix *cpu_matrix_of(const struct matrix *matrix)

@@ -3,8 +3,11 @@
 #include "common/check.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+enum { RUN_BYTES = 64 << 20, HUGE_PAGE_BYTES = 2 << 20, CACHE_LINE_BYTES = 64 };
 
 enum status memory_map(uint64_t bytes, void **out_memory)
 {
@@ -31,4 +34,67 @@ void memory_drop(void *memory, uint64_t bytes)
     uintptr_t end = ((uintptr_t)memory + bytes) / page * page;
     if (begin < end)
         CHECK(madvise((void *)begin, end - begin, MADV_DONTNEED) == 0);
+}
+
+static uint64_t round_up(uint64_t value, uint64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+/* Starts and ends at a huge page. Refused advice leaves small pages. */
+static enum status run_map(uint64_t bytes, struct memory_run **out_run)
+{
+    struct memory_run *run = calloc(1, sizeof *run);
+    if (run == NULL)
+        return STATUS_OUT_OF_MEMORY;
+    run->bytes = round_up(bytes > RUN_BYTES ? bytes : RUN_BYTES, HUGE_PAGE_BYTES);
+    void *memory = NULL;
+    enum status status = memory_map(run->bytes + HUGE_PAGE_BYTES, &memory);
+    if (status != STATUS_OK) {
+        free(run);
+        return status;
+    }
+    uintptr_t begin = (uintptr_t)memory, base = round_up(begin, HUGE_PAGE_BYTES);
+    uintptr_t end = begin + run->bytes + HUGE_PAGE_BYTES;
+    run->base = (uint8_t *)base;
+    if (base > begin)
+        memory_unmap(memory, base - begin);
+    if (end > base + run->bytes)
+        memory_unmap(run->base + run->bytes, end - base - run->bytes);
+    (void)madvise(run->base, run->bytes, MADV_HUGEPAGE);
+    *out_run = run;
+    return STATUS_OK;
+}
+
+enum status memory_cut(struct memory_run **newest, uint64_t bytes, void **out_memory)
+{
+    struct memory_run *run = *newest;
+    uint64_t piece = round_up(bytes, CACHE_LINE_BYTES);
+    if (run == NULL || run->bytes - run->used < piece) {
+        enum status status = run_map(piece, &run);
+        if (status != STATUS_OK)
+            return status;
+        run->previous = *newest;
+        *newest = run;
+    }
+    *out_memory = run->base + run->used;
+    run->used += piece;
+    run->pieces++;
+    return STATUS_OK;
+}
+
+void memory_return(struct memory_run **newest, void *memory)
+{
+    if (memory == NULL)
+        return;
+    struct memory_run **link = newest;
+    while ((uint8_t *)memory < (*link)->base || (uint8_t *)memory >= (*link)->base + (*link)->bytes)
+        link = &(*link)->previous;
+    struct memory_run *run = *link;
+    CHECK(run->pieces > 0);
+    if (--run->pieces > 0)
+        return;
+    *link = run->previous;
+    memory_unmap(run->base, run->bytes);
+    free(run);
 }

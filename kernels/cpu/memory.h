@@ -1,4 +1,4 @@
-/* Zeroed pages from the system, touched on use. */
+/* Zeroed pages from the system, touched on use, and pieces of large runs of them for weights. */
 #ifndef TANDEM_KERNELS_CPU_MEMORY_H
 #define TANDEM_KERNELS_CPU_MEMORY_H
 
@@ -15,5 +15,22 @@ void memory_unmap(void *memory, uint64_t bytes);
 
 /* Zeroes the whole pages inside the range and gives them back to the system. */
 void memory_drop(void *memory, uint64_t bytes);
+
+/* A stretch of memory that pieces are cut from, one behind the other. Pieces of a few hundred KiB
+ * each would never get huge pages; inside a run they do, where the system has them on request: a
+ * step that reads all weights then misses the page tables a hundred times less often. */
+struct memory_run {
+    struct memory_run *previous; /* full */
+    uint8_t *base;
+    uint64_t bytes, used;
+    uint32_t pieces; /* not yet given back */
+};
+
+/* A piece, aligned to cache lines, cut from *newest or from a run that is put in front of it.
+ * STATUS_OUT_OF_MEMORY. Not thread-safe. */
+MUST_USE enum status memory_cut(struct memory_run **newest, uint64_t bytes, void **out_memory);
+
+/* Gives a piece back; the run of the last piece is unmapped. Accepts NULL. */
+void memory_return(struct memory_run **newest, void *memory);
 
 #endif
