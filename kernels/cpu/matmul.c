@@ -12,8 +12,8 @@
 #include <string.h>
 
 enum {
-    SHARES_PER_THREAD =
-        6, /* few enough to amortize taking one, enough for the last ones to even out */
+    SHARE_PRODUCTS = 1 << 20,  /* some 10 us: a hundred times what taking a share costs */
+    SHARES_PER_THREAD_MIN = 6, /* of small products, which would be too uneven otherwise */
     ROW_UNIT = 4,
     UNIT_PANELS = 2, /* neighbouring panels of one part, for the kernels of pairs */
 };
@@ -24,6 +24,8 @@ struct matmul_job {
     uint32_t units; /* of all parts */
     uint32_t tiles;
     uint32_t tile_rows; /* of all tiles but the last */
+    uint32_t items, shares;
+    uint32_t stretches, stretch_shares; /* shares = stretches x stretch_shares */
 };
 
 /* Writes a panel's 16 columns of the tile to the output; the last panel may be longer than the
@@ -78,9 +80,8 @@ static uint32_t unit_count(const struct matrix *matrix)
 }
 
 /* Item = tile x unit of all parts; tiles outermost. */
-static void matmul_items(const void *context, uint32_t begin, uint32_t end)
+static void multiply_items(const struct matmul_job *job, uint32_t begin, uint32_t end)
 {
-    const struct matmul_job *job = context;
     for (uint32_t item = begin; item < end; item++) {
         uint32_t unit = item % job->units, part = 0;
         while (unit >= unit_count(job->args->parts[part].matrix))
@@ -91,6 +92,38 @@ static void matmul_items(const void *context, uint32_t begin, uint32_t end)
                         left < UNIT_PANELS ? left : UNIT_PANELS,
                         item / job->units * job->tile_rows);
     }
+}
+
+/* Shares are taken in turn by threads of nearly the same speed: share s is dealt such that each of
+ * them walks through a stretch of its own from one end to the other, as the prefetch of the
+ * processor likes it. */
+static void matmul_shares(const void *context, uint32_t begin, uint32_t end)
+{
+    const struct matmul_job *job = context;
+    for (uint32_t share = begin; share < end; share++) {
+        uint32_t place = share % job->stretches * job->stretch_shares + share / job->stretches;
+        uint64_t first = (uint64_t)place * job->items / job->shares;
+        uint64_t last = (uint64_t)(place + 1) * job->items / job->shares;
+        multiply_items(job, (uint32_t)first, (uint32_t)last);
+    }
+}
+
+/* As many shares as keep the threads even at the end, as long as each is worth taking. */
+static void cut_shares(struct matmul_job *job, uint32_t threads)
+{
+    uint64_t products = (uint64_t)job->args->columns * PANEL_ROWS * UNIT_PANELS * job->tile_rows;
+    uint32_t worth = (uint32_t)(SHARE_PRODUCTS / products) + 1; /* items */
+    uint32_t most = (job->items + worth - 1) / worth;
+    uint32_t least = threads * SHARES_PER_THREAD_MIN;
+    job->stretches = threads;
+    job->stretch_shares = (most > least ? most : least) / threads;
+    uint32_t whole = job->items / threads;
+    job->stretch_shares = job->stretch_shares < whole ? job->stretch_shares : whole;
+    if (job->stretch_shares == 0) { /* fewer items than threads */
+        job->stretches = job->items;
+        job->stretch_shares = 1;
+    }
+    job->shares = job->stretches * job->stretch_shares;
 }
 
 void cpu_matmul(struct backend *backend, const struct matmul_args *args)
@@ -108,7 +141,7 @@ void cpu_matmul(struct backend *backend, const struct matmul_args *args)
     uint32_t even = (args->rows + job.tiles - 1) / job.tiles;
     job.tile_rows = (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
     job.tiles = (args->rows + job.tile_rows - 1) / job.tile_rows;
-    uint32_t items = job.units * job.tiles;
-    uint32_t shares = pool_threads(cpu->pool) * SHARES_PER_THREAD;
-    pool_run(cpu->pool, matmul_items, &job, items, (items + shares - 1) / shares);
+    job.items = job.units * job.tiles;
+    cut_shares(&job, pool_threads(cpu->pool));
+    pool_run(cpu->pool, matmul_shares, &job, job.shares, 1);
 }
