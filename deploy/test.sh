@@ -44,7 +44,7 @@ run() {
     build "$preset"
     echo "== $preset: built in $((SECONDS - began)) s, testing"
     began=$SECONDS
-    ctest --preset "$preset" -j "$(nproc)" "$@"
+    ctest --preset "$preset" -j "$(($(nproc) + 1))" "$@"
     echo "== $preset: tested in $((SECONDS - began)) s"
 }
 
