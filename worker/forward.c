@@ -11,6 +11,12 @@
  * several turns, with the same bits, instead of holding [slots][vocabulary]. */
 enum { SAMPLE_TURN_ROWS = 64, BUFFER_ALIGNMENT = 4096 };
 
+/* Rows that go through a layer together. What they leave between its operations (1.5 MB for 128
+ * rows of 1,536 gates) then stays in the second and third cache; their weights come from there as
+ * well. A longer step takes its rows through each layer in several turns: a row needs earlier rows
+ * of the layer's keys and values only, and those are in the pool by then. */
+enum { LAYER_TURN_ROWS = 128 };
+
 /* All pointers are backend memory inside one reservation. */
 struct buffers {
     uint32_t *tokens; /* [row] */
@@ -18,6 +24,7 @@ struct buffers {
     uint32_t *slots;
     uint32_t *row_errors;
     float *hidden; /* [row][width] the residual stream */
+    /* Of one turn of rows. */
     float *normed; /* [row][width] */
     float *q;      /* [row][heads * head_dim]; attention writes in place */
     float *k;      /* [row][kv_dim] */
@@ -53,7 +60,8 @@ struct forward {
     void *memory; /* owned */
     uint64_t memory_bytes;
     uint64_t attention_scratch_bytes;
-    uint32_t turn_rows; /* samples of one turn, at most */
+    uint32_t turn_rows;  /* samples of one turn, at most */
+    uint32_t layer_rows; /* rows of one turn, at most */
     struct buffers at;
 };
 
@@ -89,12 +97,18 @@ static uint32_t widest_input(const struct model_shape *shape)
     return widest > query_dim(shape) ? widest : query_dim(shape);
 }
 
+/* Rounded rows are needed for a turn of rows and for one of samples. */
+static uint32_t prepared_rows(const struct forward *forward)
+{
+    return forward->layer_rows > forward->turn_rows ? forward->layer_rows : forward->turn_rows;
+}
+
 static void place_buffers(struct forward *forward, struct region *region)
 {
     const struct forward_options *options = &forward->options;
     const struct model_shape *shape = &options->model->shape;
     struct backend *backend = options->backend;
-    uint64_t rows = options->rows, turn = forward->turn_rows;
+    uint64_t rows = options->rows, part = forward->layer_rows, turn = forward->turn_rows;
     uint64_t query = query_dim(shape), key = kv_dim(&options->pool->geometry);
     forward->at = (struct buffers){
         .tokens = take(region, rows, sizeof(uint32_t)),
@@ -102,15 +116,16 @@ static void place_buffers(struct forward *forward, struct region *region)
         .slots = take(region, rows, sizeof(uint32_t)),
         .row_errors = take(region, rows, sizeof(uint32_t)),
         .hidden = take(region, rows * shape->width, sizeof(float)),
-        .normed = take(region, rows * shape->width, sizeof(float)),
-        .q = take(region, rows * query, sizeof(float)),
-        .k = take(region, rows * key, sizeof(float)),
-        .v = take(region, rows * key, sizeof(float)),
-        .gate = take(region, rows * shape->ffn_width, sizeof(float)),
-        .up = take(region, rows * shape->ffn_width, sizeof(float)),
-        .prepared = take(
-            region,
-            backend->operations->prepared_bytes(backend, options->rows, widest_input(shape)), 1),
+        .normed = take(region, part * shape->width, sizeof(float)),
+        .q = take(region, part * query, sizeof(float)),
+        .k = take(region, part * key, sizeof(float)),
+        .v = take(region, part * key, sizeof(float)),
+        .gate = take(region, part * shape->ffn_width, sizeof(float)),
+        .up = take(region, part * shape->ffn_width, sizeof(float)),
+        .prepared = take(region,
+                         backend->operations->prepared_bytes(backend, prepared_rows(forward),
+                                                             widest_input(shape)),
+                         1),
         .attention_scratch = take(region, forward->attention_scratch_bytes, 1),
         .table = take(
             region,
@@ -191,8 +206,9 @@ static enum status open_buffers(struct forward *forward, struct text *why)
     const struct model_shape *shape = &options->model->shape;
     struct backend *backend = options->backend;
     forward->turn_rows = options->samples < SAMPLE_TURN_ROWS ? options->samples : SAMPLE_TURN_ROWS;
+    forward->layer_rows = options->rows < LAYER_TURN_ROWS ? options->rows : LAYER_TURN_ROWS;
     forward->attention_scratch_bytes = backend->operations->attention_scratch_bytes(
-        backend, options->rows, shape->heads, shape->head_dim, options->context);
+        backend, forward->layer_rows, shape->heads, shape->head_dim, options->context);
     struct region measure = {0};
     place_buffers(forward, &measure);
     forward->memory_bytes = measure.used;
@@ -343,58 +359,69 @@ static void multiply(const struct forward *forward, const float *input, uint32_t
     backend->operations->matmul(backend, &args);
 }
 
-static void rotate(const struct forward *forward, float *values, uint32_t rows, uint32_t heads)
+/* Rows first .. first + count - 1 of the step. */
+struct turn {
+    uint32_t first, count;
+};
+
+static float *hidden_of(const struct forward *forward, struct turn turn)
+{
+    return forward->at.hidden + (uint64_t)turn.first * forward->options.model->shape.width;
+}
+
+static void rotate(const struct forward *forward, float *values, struct turn turn, uint32_t heads)
 {
     const struct model_shape *shape = &forward->options.model->shape;
     forward->options.backend->operations->rope(forward->options.backend,
                                                &(struct rope_args){
                                                    .values = values,
-                                                   .positions = forward->at.positions,
+                                                   .positions = forward->at.positions + turn.first,
                                                    .table = forward->at.rope_table,
-                                                   .rows = rows,
+                                                   .rows = turn.count,
                                                    .heads = heads,
                                                    .head_dim = shape->head_dim,
                                                    .rotary_dims = shape->head_dim,
                                                });
 }
 
-static void add_to_hidden(const struct forward *forward, const float *addend, uint32_t rows)
+static void add_to_hidden(const struct forward *forward, const float *addend, struct turn turn)
 {
     forward->options.backend->operations->add(forward->options.backend,
                                               &(struct add_args){
-                                                  .accumulator = forward->at.hidden,
+                                                  .accumulator = hidden_of(forward, turn),
                                                   .addend = addend,
-                                                  .rows = rows,
+                                                  .rows = turn.count,
                                                   .columns = forward->options.model->shape.width,
                                               });
 }
 
 /* Keys and values go into the pool before the attention reads it, those of the chunk included. */
-static void attend(const struct forward *forward, uint32_t layer_index, uint32_t rows)
+static void attend(const struct forward *forward, uint32_t layer_index, struct turn turn)
 {
     const struct model_shape *shape = &forward->options.model->shape;
     const struct step_layer *layer = &forward->options.model->weights.layer[layer_index];
     const struct buffers *at = &forward->at;
     struct backend *backend = forward->options.backend;
-    const struct row_places places = {.positions = at->positions, .slots = at->slots};
-    norm(forward, at->hidden, layer->attention_norm, rows, at->normed);
+    const struct row_places places = {.positions = at->positions + turn.first,
+                                      .slots = at->slots + turn.first};
+    norm(forward, hidden_of(forward, turn), layer->attention_norm, turn.count, at->normed);
     const struct matmul_part inputs[] = {{layer->q, at->q}, {layer->k, at->k}, {layer->v, at->v}};
-    multiply(forward, at->normed, rows, inputs, 3);
-    rotate(forward, at->q, rows, shape->heads);
-    rotate(forward, at->k, rows, shape->kv_heads);
+    multiply(forward, at->normed, turn.count, inputs, 3);
+    rotate(forward, at->q, turn, shape->heads);
+    rotate(forward, at->k, turn, shape->kv_heads);
     backend->operations->kv_write(backend, &(struct kv_write_args){
                                                .keys = at->k,
                                                .values = at->v,
                                                .places = places,
-                                               .rows = rows,
+                                               .rows = turn.count,
                                                .layer = layer_index,
                                                .kv = view_of(forward),
-                                               .row_errors = at->row_errors,
+                                               .row_errors = at->row_errors + turn.first,
                                            });
     backend->operations->attention(backend, &(struct attention_args){
                                                 .queries = at->q,
                                                 .places = places,
-                                                .rows = rows,
+                                                .rows = turn.count,
                                                 .layer = layer_index,
                                                 .heads = shape->heads,
                                                 .kv = view_of(forward),
@@ -403,28 +430,40 @@ static void attend(const struct forward *forward, uint32_t layer_index, uint32_t
                                                 .output = at->q,
                                             });
     const struct matmul_part output = {layer->attention_output, at->normed};
-    multiply(forward, at->q, rows, &output, 1);
-    add_to_hidden(forward, at->normed, rows);
+    multiply(forward, at->q, turn.count, &output, 1);
+    add_to_hidden(forward, at->normed, turn);
 }
 
-static void feed_forward(const struct forward *forward, uint32_t layer_index, uint32_t rows)
+static void feed_forward(const struct forward *forward, uint32_t layer_index, struct turn turn)
 {
     const struct step_layer *layer = &forward->options.model->weights.layer[layer_index];
     const struct buffers *at = &forward->at;
     struct backend *backend = forward->options.backend;
-    norm(forward, at->hidden, layer->ffn_norm, rows, at->normed);
+    norm(forward, hidden_of(forward, turn), layer->ffn_norm, turn.count, at->normed);
     const struct matmul_part inputs[] = {{layer->gate, at->gate}, {layer->up, at->up}};
-    multiply(forward, at->normed, rows, inputs, 2);
+    multiply(forward, at->normed, turn.count, inputs, 2);
     backend->operations->silu_mul(backend, &(struct silu_mul_args){
                                                .gate = at->gate,
                                                .up = at->up,
-                                               .rows = rows,
+                                               .rows = turn.count,
                                                .columns = forward->options.model->shape.ffn_width,
                                                .output = at->gate,
                                            });
     const struct matmul_part output = {layer->down, at->normed};
-    multiply(forward, at->gate, rows, &output, 1);
-    add_to_hidden(forward, at->normed, rows);
+    multiply(forward, at->gate, turn.count, &output, 1);
+    add_to_hidden(forward, at->normed, turn);
+}
+
+/* Turns of equal length, so that the last one is no short rest. */
+static void compute_layer(const struct forward *forward, uint32_t layer, uint32_t rows)
+{
+    uint32_t turns = (rows + forward->layer_rows - 1) / forward->layer_rows;
+    for (uint32_t first = 0; turns > 0; turns--) {
+        struct turn turn = {first, (rows - first + turns - 1) / turns};
+        attend(forward, layer, turn);
+        feed_forward(forward, layer, turn);
+        first += turn.count;
+    }
 }
 
 static enum status compute_layers(struct forward *forward, const struct batch *batch,
@@ -448,8 +487,7 @@ static enum status compute_layers(struct forward *forward, const struct batch *b
                                             .output = at->hidden,
                                         });
     for (uint32_t layer = 0; layer < options->model->shape.layers; layer++) {
-        attend(forward, layer, rows);
-        feed_forward(forward, layer, rows);
+        compute_layer(forward, layer, rows);
         if (options->progress != NULL)
             options->progress(options->progress_context, layer + 1);
     }
