@@ -103,7 +103,10 @@ class Theirs:
         import torch
         import transformers
         self.torch, self.device = torch, device
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval().to(device)
+        # The reference attends in plain products: a fused kernel may round fp32 to fewer bits.
+        plain = {"attn_implementation": "eager"} if dtype == torch.float32 else {}
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, **plain)
+        self.model = self.model.eval().to(device)
 
     def logits(self, ids):
         with self.torch.no_grad():
