@@ -1,8 +1,11 @@
 /* Time, bytes and rates of the kernels on this machine, shapes of SmolLM2-135M.
- * Usage: kernels_bench [threads [plain|avx2|avx512 [matmul|attention|sample]]]. Weights are larger
- * than the caches and every call takes another copy, so that one row streams from memory as a
- * decode step does. Times are medians.
- */
+ * Usage: kernels_bench [threads [ISA [matmul|attention|sample [TYPE]]]], ISA auto, plain, avx2 or
+ * avx512, TYPE one of Q4_1, Q4_0, Q8_0, BF16 and F16.
+ * Every call of a product takes another copy of the weights, COPIES_BYTES in all, so that one row
+ * streams from memory as a decode step does. What the machine reads and multiplies at most is
+ * measured before each shape; shares are of that, rates from the median of all calls, with the best
+ * beside it. */
+#include "bench/probe.h"
 #include "kernels/backend.h"
 
 #include "common/check.h"
@@ -27,13 +30,19 @@ enum {
     LAYERS = 30,
     ROWS_MAX = 512,
     BLOCK_TOKENS = 16,
-    TURNS_MAX = 400,
+    TURNS_MAX = 700,
+    COPIES_MAX = 700,
+    EXIT_USAGE = 64,
 };
+
+#define COPIES_BYTES  (UINT64_C(128) << 20) /* four times a large cache */
+#define PROBE_SECONDS 0.3
 
 struct bench {
     struct backend *backend;
     const struct backend_operations *ops;
-    double read_bytes_per_s;
+    struct pool *probe_pool; /* as many threads as the backend */
+    struct probe probe;
     float *input, *output;
     void *prepared;
 };
@@ -54,26 +63,16 @@ static double best_seconds(const uint64_t *times, uint32_t count)
     return (double)best * 1e-9;
 }
 
-/* Best rate at which this process reads memory: a hash over one large buffer by all threads of the
- * backend. */
-static void measure_read_bandwidth(struct bench *bench)
+static int compare_times(const void *a, const void *b)
 {
-    enum { CHUNKS = 256, CHUNK_FLOATS = 1 << 20 };
-    float *buffer = reserve(bench, (uint64_t)CHUNKS * CHUNK_FLOATS * sizeof(float));
-    uint64_t hashes[CHUNKS], best = UINT64_MAX;
-    memset(buffer, 1, (uint64_t)CHUNKS * CHUNK_FLOATS * sizeof(float));
-    struct hash_args args = {buffer, CHUNKS, CHUNK_FLOATS, hashes};
-    for (int turn = 0; turn < 6; turn++) {
-        uint64_t start = clock_now_ns();
-        bench->ops->hash(bench->backend, &args);
-        uint64_t time = clock_now_ns() - start;
-        best = time < best ? time : best;
-    }
-    bench->read_bytes_per_s = (double)CHUNKS * CHUNK_FLOATS * sizeof(float) / ((double)best * 1e-9);
-    bench->ops->memory_release(bench->backend, buffer,
-                               (uint64_t)CHUNKS * CHUNK_FLOATS * sizeof(float));
-    printf("read bandwidth (hash of 1 GiB, %u threads): %.1f GB/s\n", bench->backend->threads,
-           bench->read_bytes_per_s * 1e-9);
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_seconds(uint64_t *times, uint32_t count)
+{
+    qsort(times, count, sizeof *times, compare_times);
+    return (double)times[count / 2] * 1e-9;
 }
 
 static struct matrix *random_matrix(struct bench *bench, uint32_t type, uint32_t rows,
@@ -83,8 +82,12 @@ static struct matrix *random_matrix(struct bench *bench, uint32_t type, uint32_t
     uint8_t *source = malloc(bytes);
     struct random random = {rows + columns};
     CHECK(source != NULL);
-    for (uint64_t i = 0; i < bytes; i++)
-        source[i] = (uint8_t)(random_next(&random) & 0x37); /* small finite halves and floats */
+    for (uint64_t i = 0; i < bytes; i += i < 4096 ? 1 : 4096) {
+        if (i < 4096)
+            source[i] = (uint8_t)(random_next(&random) & 0x37); /* small finite halves and floats */
+        else
+            memcpy(source + i, source, bytes - i < 4096 ? bytes - i : 4096);
+    }
     struct matrix *matrix = NULL;
     struct matrix_source description = {type, rows, columns, source, NULL};
     CHECK(bench->ops->matrix_load(bench->backend, &description, &matrix) == STATUS_OK);
@@ -105,6 +108,11 @@ static const struct shape shapes[] = {
     {"lm_head 49152x576", 1, {VOCABULARY, 0, 0}, HIDDEN, WEIGHT_TYPE_Q8_0},
 };
 
+static bool is_float(uint32_t type)
+{
+    return type == WEIGHT_TYPE_F32 || type == WEIGHT_TYPE_F16 || type == WEIGHT_TYPE_BF16;
+}
+
 struct loaded {
     struct matmul_args args;
     uint64_t bytes;
@@ -117,8 +125,9 @@ static struct loaded load_shape(struct bench *bench, const struct shape *shape, 
                                      .columns = shape->columns,
                                      .part_count = shape->part_count}};
     float *output = bench->output;
+    bool quantized_head = shape->type != 0 && !is_float(type); /* as files have it */
     for (uint32_t part = 0; part < shape->part_count; part++) {
-        struct matrix *matrix = random_matrix(bench, shape->type != 0 ? shape->type : type,
+        struct matrix *matrix = random_matrix(bench, quantized_head ? shape->type : type,
                                               shape->outputs[part], shape->columns);
         loaded.args.parts[part] = (struct matmul_part){matrix, output};
         output += (uint64_t)ROWS_MAX * shape->outputs[part];
@@ -133,39 +142,77 @@ static void prepare_input(struct bench *bench, uint32_t rows, uint32_t columns)
     bench->ops->prepare(bench->backend, &args);
 }
 
+/* Copies of one shape. */
+struct copies {
+    struct loaded *loaded; /* owned */
+    uint32_t count;
+    double products; /* of a row */
+};
+
+static struct copies load_copies(struct bench *bench, const struct shape *shape, uint32_t type)
+{
+    struct copies copies = {calloc(COPIES_MAX, sizeof(struct loaded)), 0, 0};
+    CHECK(copies.loaded != NULL);
+    uint64_t bytes = 0;
+    while (copies.count < COPIES_MAX && bytes < COPIES_BYTES) {
+        copies.loaded[copies.count] = load_shape(bench, shape, type);
+        bytes += copies.loaded[copies.count++].bytes;
+    }
+    for (uint32_t part = 0; part < shape->part_count; part++)
+        copies.products += (double)shape->outputs[part] * shape->columns;
+    return copies;
+}
+
+static void free_copies(struct bench *bench, struct copies *copies)
+{
+    for (uint32_t copy = 0; copy < copies->count; copy++) {
+        const struct matmul_args *args = &copies->loaded[copy].args;
+        for (uint32_t part = 0; part < args->part_count; part++)
+            bench->ops->matrix_free(bench->backend,
+                                    (struct matrix *)(uintptr_t)args->parts[part].matrix);
+    }
+    free(copies->loaded);
+}
+
+static void print_product(const struct bench *bench, const char *name, uint32_t rows,
+                          const struct copies *copies, const double *median_and_best)
+{
+    const struct matmul_args *args = &copies->loaded[0].args;
+    double seconds = median_and_best[0], bytes = (double)copies->loaded[0].bytes;
+    double peak = is_float(args->parts[0].matrix->type) ? bench->probe.float_macs_per_s
+                                                        : bench->probe.integer_macs_per_s;
+    printf(
+        "  %-18s %4u rows %9.1f us (best %9.1f) %6.2f MB %6.1f GB/s %4.0f%% of read %7.1f GMAC/s "
+        "%4.0f%% of peak\n",
+        name, rows, seconds * 1e6, median_and_best[1] * 1e6, bytes * 1e-6, bytes / seconds * 1e-9,
+        100 * bytes / seconds / bench->probe.read_bytes_per_s,
+        copies->products * rows / seconds * 1e-9, 100 * copies->products * rows / seconds / peak);
+}
+
 static void bench_shape(struct bench *bench, const struct shape *shape, uint32_t type)
 {
     static const uint32_t row_counts[] = {1, 8, 32, 256};
-    uint32_t copies = shape->outputs[0] == VOCABULARY ? 2 : LAYERS;
-    struct loaded loaded[LAYERS];
-    double macs = 0;
-    for (uint32_t copy = 0; copy < copies; copy++)
-        loaded[copy] = load_shape(bench, shape, type);
-    for (uint32_t part = 0; part < shape->part_count; part++)
-        macs += (double)shape->outputs[part] * shape->columns;
+    struct copies copies = load_copies(bench, shape, type);
+    bench->probe = probe_machine(bench->probe_pool, PROBE_SECONDS);
+    printf("  ");
+    probe_print(&bench->probe, bench->probe_pool);
     for (size_t i = 0; i < sizeof row_counts / sizeof *row_counts; i++) {
         uint64_t times[TURNS_MAX];
         uint32_t rows = row_counts[i];
-        uint32_t turns = rows == 1 ? 4 * copies : rows < 256 ? 2 * copies : copies < 5 ? 2 : 5;
+        uint32_t turns = rows == 1 ? 2 * copies.count : rows < 256 ? 20 : 6;
+        turns = turns < TURNS_MAX ? turns : TURNS_MAX;
         prepare_input(bench, rows, shape->columns);
         for (uint32_t turn = 0; turn < turns; turn++) {
-            loaded[turn % copies].args.rows = rows;
+            struct matmul_args *args = &copies.loaded[turn % copies.count].args;
+            args->rows = rows;
             uint64_t start = clock_now_ns();
-            bench->ops->matmul(bench->backend, &loaded[turn % copies].args);
+            bench->ops->matmul(bench->backend, args);
             times[turn] = clock_now_ns() - start;
         }
-        double seconds = best_seconds(times, turns);
-        printf("  %-18s %4u rows %9.1f us %6.2f MB %6.1f GB/s %4.0f%% of read %7.1f GMAC/s\n",
-               shape->name, rows, seconds * 1e6, (double)loaded[0].bytes * 1e-6,
-               (double)loaded[0].bytes / seconds * 1e-9,
-               100 * (double)loaded[0].bytes / seconds / bench->read_bytes_per_s,
-               macs * rows / seconds * 1e-9);
+        const double median_and_best[] = {median_seconds(times, turns), best_seconds(times, turns)};
+        print_product(bench, shape->name, rows, &copies, median_and_best);
     }
-    for (uint32_t copy = 0; copy < copies; copy++) {
-        for (uint32_t part = 0; part < shape->part_count; part++)
-            bench->ops->matrix_free(
-                bench->backend, (struct matrix *)(uintptr_t)loaded[copy].args.parts[part].matrix);
-    }
+    free_copies(bench, &copies);
 }
 
 /* All matmuls of a decode step or of a prompt, with the small operations between them, attention
@@ -309,6 +356,27 @@ static void bench_contexts(struct bench *bench)
     bench_attention(bench, 512, 512, true, KV_TYPE_F16);
 }
 
+/* `only` NULL: all types. */
+static void bench_products(struct bench *bench, const char *only)
+{
+    static const struct {
+        const char *name;
+        uint32_t type;
+    } types[] = {{"Q4_1", WEIGHT_TYPE_Q4_1},
+                 {"Q4_0", WEIGHT_TYPE_Q4_0},
+                 {"Q8_0", WEIGHT_TYPE_Q8_0},
+                 {"BF16", WEIGHT_TYPE_BF16},
+                 {"F16", WEIGHT_TYPE_F16}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (only != NULL && strcmp(only, types[i].name) != 0)
+            continue;
+        printf("%s\n", types[i].name);
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            bench_shape(bench, &shapes[s], types[i].type);
+        bench_step(bench, types[i].type);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct backend_options options = {.kind = BACKEND_CPU, .cpu_isa = CPU_ISA_AUTO};
@@ -318,13 +386,14 @@ int main(int argc, char **argv)
         options.threads = (uint32_t)strtoul(argv[1], NULL, 10);
     if (argc > 2 && !isa_from_name(argv[2], &options.cpu_isa)) {
         fprintf(stderr, "%s is not " ISA_NAMES_HELP "\n", argv[2]);
-        return 64;
+        return EXIT_USAGE;
     }
     if (backend_open(&options, &bench.backend, reason_init(&reason)) != STATUS_OK) {
         fprintf(stderr, "%s\n", reason.storage);
         return 1;
     }
     bench.ops = bench.backend->operations;
+    CHECK(pool_open(bench.backend->threads, &bench.probe_pool) == STATUS_OK);
     bench.input = reserve(&bench, (uint64_t)ROWS_MAX * FFN * sizeof(float));
     bench.output = reserve(&bench, (uint64_t)ROWS_MAX * VOCABULARY * sizeof(float));
     bench.prepared = reserve(&bench, bench.ops->prepared_bytes(bench.backend, ROWS_MAX, FFN));
@@ -332,24 +401,13 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < ROWS_MAX * FFN; i++)
         bench.input[i] = (float)(random_next(&random) >> 40) * 0x1p-23f - 1.0f;
     printf("%s, %u threads\n", bench.backend->name, bench.backend->threads);
-    measure_read_bandwidth(&bench);
-    static const struct {
-        const char *name;
-        uint32_t type;
-    } types[] = {{"Q4_1", WEIGHT_TYPE_Q4_1},
-                 {"Q4_0", WEIGHT_TYPE_Q4_0},
-                 {"Q8_0", WEIGHT_TYPE_Q8_0},
-                 {"F16", WEIGHT_TYPE_F16}};
     bool all = argc <= 3;
-    for (size_t i = 0; i < sizeof types / sizeof *types && (all || *argv[3] == 'm'); i++) {
-        printf("%s\n", types[i].name);
-        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-            bench_shape(&bench, &shapes[s], types[i].type);
-        bench_step(&bench, types[i].type);
-    }
+    if (all || *argv[3] == 'm')
+        bench_products(&bench, argc > 4 ? argv[4] : NULL);
     if (all || *argv[3] == 's')
         bench_sample(&bench);
     if (all || *argv[3] == 'a')
         bench_contexts(&bench);
+    pool_close(bench.probe_pool);
     return 0;
 }
