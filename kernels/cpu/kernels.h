@@ -25,7 +25,9 @@ struct matmul_share {
     const float *input;      /* [row][columns], for float weights */
     const uint8_t *prepared; /* records of prepared_row_at(), for quantized weights; both from the
                                 tile's first row on */
-    float *output;           /* [panel][row][16] */
+    float *output;           /* one panel: [row][16]; two: [row][output_stride], the second panel's
+                                16 columns behind the first's */
+    uint64_t output_stride;  /* floats; 16 for one panel */
 };
 
 enum { MATMUL_TILE_ROWS = 128, MATMUL_FEW_ROWS = 3 };

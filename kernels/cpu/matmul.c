@@ -14,6 +14,8 @@
 enum {
     SHARE_PRODUCTS = 1 << 20,  /* some 10 us: a hundred times what taking a share costs */
     SHARES_PER_THREAD_MIN = 6, /* of small products, which would be too uneven otherwise */
+    TILE_BYTES = 480 << 10,    /* of activations: half of an L2 cache */
+    TILE_ROWS_MIN = 24,        /* fewer would read the weights too often */
     ROW_UNIT = 4,
     UNIT_PANELS = 2, /* neighbouring panels of one part, for the kernels of pairs */
 };
@@ -28,50 +30,51 @@ struct matmul_job {
     uint32_t stretches, stretch_shares; /* shares = stretches x stretch_shares */
 };
 
-/* Writes a panel's 16 columns of the tile to the output; the last panel may be longer than the
- * matrix. */
-static void store_panel(const float *tile, uint32_t rows, const struct matmul_part *part,
-                        uint32_t column, uint64_t first_row)
+/* Copies a panel's columns of the tile, 16 or what the matrix has left of them. */
+static void store_panel(const struct matmul_share *share, const struct matmul_part *part,
+                        uint32_t column, float *output)
 {
-    const struct matrix *matrix = part->matrix;
-    uint32_t width = matrix->rows - column < PANEL_ROWS ? matrix->rows - column : PANEL_ROWS;
-    float *output = part->output + first_row * matrix->rows + column;
-    for (uint32_t row = 0; row < rows; row++)
-        memcpy(output + (uint64_t)row * matrix->rows, tile + (uint64_t)row * PANEL_ROWS,
-               width * sizeof *tile);
+    uint32_t stride = part->matrix->rows, left = stride - column;
+    uint32_t width = left < PANEL_ROWS ? left : PANEL_ROWS;
+    for (uint64_t row = 0; row < share->rows; row++)
+        memcpy(output + row * stride + column, share->output + row * PANEL_ROWS,
+               width * sizeof *output);
 }
 
-/* Panels panel .. panel + panels - 1 of a part for the tile that starts at `first_row`. */
+/* Panels panel .. panel + panels - 1 of a part for the tile that starts at `first_row`. Pairs write
+ * to their place; the kernels of one panel, which keep their chains in memory, to a tile in the L1
+ * cache. */
 static void multiply_panels(const struct matmul_job *job, const struct matmul_part *part,
                             uint32_t panel, uint32_t panels, uint32_t first_row)
 {
     const struct matmul_args *args = job->args;
     const struct matrix *matrix = part->matrix;
-    _Alignas(64) float tile[UNIT_PANELS * MATMUL_TILE_ROWS * PANEL_ROWS];
-    uint32_t rows_left = args->rows - first_row;
+    _Alignas(64) float tile[MATMUL_TILE_ROWS * PANEL_ROWS];
+    float *output = part->output + (uint64_t)first_row * matrix->rows;
+    uint32_t rows_left = args->rows - first_row, column = panel * PANEL_ROWS;
     struct matmul_share share = {
         .columns = args->columns,
         .rows = rows_left < job->tile_rows ? rows_left : job->tile_rows,
         .panel_bytes = panel_bytes(matrix),
         .input = args->input + (uint64_t)first_row * args->columns,
         .prepared = (const uint8_t *)args->prepared + first_row * prepared_row_bytes(args->columns),
-        .output = tile,
     };
     const struct matmul_kernels *kernels = &job->kernels->matmul[matrix->type];
     bool few = share.rows <= MATMUL_FEW_ROWS;
     matmul_panel multiply = few ? kernels->few : kernels->many;
     matmul_panel multiply_pair = few ? kernels->few_pair : kernels->many_pair;
-    if (panels == UNIT_PANELS && multiply_pair != NULL) {
+    if (multiply_pair != NULL && matrix->rows - column >= UNIT_PANELS * PANEL_ROWS) {
+        share.output = output + column;
+        share.output_stride = matrix->rows;
         multiply_pair(panel_at(matrix, panel), &share);
-    } else {
-        for (uint32_t p = 0; p < panels; p++) {
-            share.output = tile + p * share.rows * PANEL_ROWS;
-            multiply(panel_at(matrix, panel + p), &share);
-        }
+        return;
     }
-    for (uint32_t p = 0; p < panels; p++)
-        store_panel(tile + p * share.rows * PANEL_ROWS, share.rows, part, (panel + p) * PANEL_ROWS,
-                    first_row);
+    share.output = tile;
+    share.output_stride = PANEL_ROWS;
+    for (uint32_t p = 0; p < panels; p++) {
+        multiply(panel_at(matrix, panel + p), &share);
+        store_panel(&share, part, column + p * PANEL_ROWS, output);
+    }
 }
 
 static uint32_t unit_count(const struct matrix *matrix)
@@ -108,6 +111,20 @@ static void matmul_shares(const void *context, uint32_t begin, uint32_t end)
     }
 }
 
+/* Rows whose activations fit the L2 cache beside two pairs of panels. */
+static uint32_t tile_rows_max(const struct matmul_args *args)
+{
+    uint64_t row_bytes = prepared_row_bytes(args->columns);
+    for (uint32_t part = 0; part < args->part_count; part++) {
+        uint32_t type = args->parts[part].matrix->type;
+        if (type == WEIGHT_TYPE_F32 || type == WEIGHT_TYPE_F16 || type == WEIGHT_TYPE_BF16)
+            row_bytes = args->columns * sizeof(float);
+    }
+    uint64_t rows = TILE_BYTES / row_bytes / ROW_UNIT * ROW_UNIT;
+    rows = rows < MATMUL_TILE_ROWS ? rows : MATMUL_TILE_ROWS;
+    return rows > TILE_ROWS_MIN ? (uint32_t)rows : TILE_ROWS_MIN;
+}
+
 /* As many shares as keep the threads even at the end, as long as each is worth taking. */
 static void cut_shares(struct matmul_job *job, uint32_t threads)
 {
@@ -137,7 +154,8 @@ void cpu_matmul(struct backend *backend, const struct matmul_args *args)
         CHECK(args->parts[part].matrix->columns == args->columns);
         job.units += unit_count(args->parts[part].matrix);
     }
-    job.tiles = (args->rows + MATMUL_TILE_ROWS - 1) / MATMUL_TILE_ROWS;
+    uint32_t most = tile_rows_max(args);
+    job.tiles = (args->rows + most - 1) / most;
     uint32_t even = (args->rows + job.tiles - 1) / job.tiles;
     job.tile_rows = (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
     job.tiles = (args->rows + job.tile_rows - 1) / job.tile_rows;

@@ -8,10 +8,9 @@
 
 enum {
     ROWS_TOGETHER = 12, /* 24 chains, 2 weights, 1 activation */
-    FEW_ROWS = 4,
+    FEW_ROWS = 8,
     PANELS = 2,
     CHUNK_COLUMNS = 128, /* 16 KiB widened: half of an L1 cache */
-    PREFETCH_BYTES = 2048,
 };
 
 /* Part of a product: some rows, some columns, one or two panels. Chains continue in `output`. */
@@ -20,8 +19,17 @@ struct tile {
     const float *input;             /* [row][input_stride] */
     uint64_t input_stride;
     uint32_t columns;
-    float *output[PANELS]; /* [row][16] */
+    const uint8_t *ahead[PANELS]; /* what to prefetch meanwhile, ahead_step bytes per column */
+    uint64_t ahead_step;          /* 0: nothing */
+    const float *chains;          /* [row][panel][16] where they stand so far; NULL: +0 */
+    float *output;                /* [row][output_stride] where they go */
+    uint64_t output_stride;
 };
+
+ALWAYS_INLINE float *place_of(const struct tile *tile, uint64_t row, uint32_t panel)
+{
+    return tile->output + row * tile->output_stride + panel * PANEL_ROWS;
+}
 
 ALWAYS_INLINE uint32_t element_bytes(const uint32_t type)
 {
@@ -44,32 +52,44 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const uint32_t type, c
     const uint64_t step = PANEL_ROWS * element_bytes(type);
     const float *x[ROWS_TOGETHER];
     __m512 chain[PANELS][ROWS_TOGETHER];
+#pragma GCC unroll 12
     for (uint32_t row = 0; row < rows; row++) {
         x[row] = tile->input + row * tile->input_stride;
+#pragma GCC unroll 2
         for (uint32_t p = 0; p < panels; p++)
-            chain[p][row] = _mm512_loadu_ps(tile->output[p] + row * PANEL_ROWS);
+            chain[p][row] = tile->chains == NULL
+                                ? _mm512_setzero_ps()
+                                : _mm512_load_ps(tile->chains + (row * panels + p) * PANEL_ROWS);
+        __builtin_prefetch(place_of(tile, row, 0), 1);
+        __builtin_prefetch(place_of(tile, row, panels - 1), 1);
     }
     for (uint64_t k = 0; k < tile->columns; k++) {
         __m512 weights[PANELS];
+        if (tile->ahead_step != 0) /* 2 columns of 16 bits are a cache line */
+            _mm_prefetch((const char *)tile->ahead[k % panels] +
+                             k / panels * panels * tile->ahead_step,
+                         _MM_HINT_T1);
+#pragma GCC unroll 2
         for (uint32_t p = 0; p < panels; p++) {
-            const uint8_t *place = tile->weights[p] + k * step;
-            _mm_prefetch((const char *)place + PREFETCH_BYTES, _MM_HINT_T0);
-            weights[p] = load_weights(place, type);
+            weights[p] = load_weights(tile->weights[p] + k * step, type);
         }
 #pragma GCC unroll 12
         for (uint32_t row = 0; row < rows; row++) {
             __m512 value = _mm512_set1_ps(x[row][k]);
+#pragma GCC unroll 2
             for (uint32_t p = 0; p < panels; p++)
                 chain[p][row] = _mm512_fmadd_ps(value, weights[p], chain[p][row]);
         }
     }
+#pragma GCC unroll 12
     for (uint32_t row = 0; row < rows; row++) {
+#pragma GCC unroll 2
         for (uint32_t p = 0; p < panels; p++)
-            _mm512_storeu_ps(tile->output[p] + row * PANEL_ROWS, chain[p][row]);
+            _mm512_storeu_ps(place_of(tile, row, p), chain[p][row]);
     }
 }
 
-/* Rows of a step of few rows, with the weights as they stand in memory. */
+/* Up to FEW_ROWS rows, with the weights as they stand in memory. */
 ALWAYS_INLINE void multiply_few(const struct tile *tile, const uint32_t type, uint32_t rows,
                                 const uint32_t panels)
 {
@@ -79,6 +99,14 @@ ALWAYS_INLINE void multiply_few(const struct tile *tile, const uint32_t type, ui
         multiply_rows(tile, type, 2, panels);
     else if (rows == 3)
         multiply_rows(tile, type, 3, panels);
+    else if (rows == 4)
+        multiply_rows(tile, type, 4, panels);
+    else if (rows == 5)
+        multiply_rows(tile, type, 5, panels);
+    else if (rows == 6)
+        multiply_rows(tile, type, 6, panels);
+    else if (rows == 7)
+        multiply_rows(tile, type, 7, panels);
     else
         multiply_rows(tile, type, FEW_ROWS, panels);
 }
@@ -115,7 +143,7 @@ ALWAYS_INLINE void multiply_group(const struct tile *tile, uint32_t rows, const 
 }
 
 /* All rows, more than FEW_ROWS, over the columns of a chunk, in groups of nearly the same size:
- * none has fewer than 5. */
+ * none has fewer than 5. The first group fetches what the next pair needs. */
 ALWAYS_INLINE void multiply_groups(struct tile tile, uint32_t rows, const uint32_t panels)
 {
     for (uint32_t left = rows; left > 0;) {
@@ -123,8 +151,10 @@ ALWAYS_INLINE void multiply_groups(struct tile tile, uint32_t rows, const uint32
         uint32_t count = (left + groups - 1) / groups;
         multiply_group(&tile, count, panels);
         tile.input += count * tile.input_stride;
-        for (uint32_t p = 0; p < panels; p++)
-            tile.output[p] += count * PANEL_ROWS;
+        tile.output += count * tile.output_stride;
+        if (tile.chains != NULL)
+            tile.chains += count * panels * PANEL_ROWS;
+        tile.ahead_step = 0;
         left -= count;
     }
 }
@@ -144,10 +174,8 @@ ALWAYS_INLINE void widen(const uint8_t *weights, uint32_t columns, const uint32_
                          float (*output)[PANEL_ROWS])
 {
     const uint64_t step = PANEL_ROWS * element_bytes(type);
-    for (uint32_t k = 0; k < columns; k++) {
-        _mm_prefetch((const char *)weights + k * step + PREFETCH_BYTES, _MM_HINT_T0);
+    for (uint32_t k = 0; k < columns; k++)
         _mm512_store_ps(output[k], load_weights(weights + k * step, type));
-    }
 }
 
 /* A chunk of columns for all rows: the weights stay in the L1 cache. */
@@ -166,28 +194,47 @@ ALWAYS_INLINE void multiply_chunk(const struct tile *chunk, const uint32_t type,
         multiply_wide_pair(&tile, rows);
 }
 
+/* Chunk after chunk; between two of them the chains wait in a tile of their own, since rows of the
+ * result may lie such that they evict each other. */
+ALWAYS_INLINE void multiply_chunks(struct tile tile, uint32_t columns, const uint32_t type,
+                                   uint32_t rows, const uint32_t panels)
+{
+    _Alignas(64) float chains[MATMUL_TILE_ROWS * PANELS * PANEL_ROWS];
+    const struct tile whole = tile;
+    for (uint32_t first = 0; first < columns; first += CHUNK_COLUMNS) {
+        bool last = columns - first <= CHUNK_COLUMNS;
+        tile.columns = last ? columns - first : CHUNK_COLUMNS;
+        tile.chains = first == 0 ? NULL : chains;
+        tile.output = last ? whole.output : chains;
+        tile.output_stride = last ? whole.output_stride : panels * PANEL_ROWS;
+        multiply_chunk(&tile, type, rows, panels);
+        tile.input += tile.columns;
+        for (uint32_t p = 0; p < panels; p++) {
+            tile.weights[p] += (uint64_t)tile.columns * PANEL_ROWS * element_bytes(type);
+            tile.ahead[p] += (uint64_t)tile.columns * PANEL_ROWS * element_bytes(type);
+        }
+    }
+}
+
 ALWAYS_INLINE void multiply(const void *panel, const struct matmul_share *share,
                             const uint32_t type, const uint32_t panels)
 {
-    struct tile tile = {.input = share->input, .input_stride = share->columns};
+    struct tile tile = {
+        .input = share->input,
+        .input_stride = share->columns,
+        .columns = share->columns,
+        .ahead_step = PANEL_ROWS * element_bytes(type),
+        .output = share->output,
+        .output_stride = share->output_stride,
+    };
     for (uint32_t p = 0; p < panels; p++) {
         tile.weights[p] = (const uint8_t *)panel + p * share->panel_bytes;
-        tile.output[p] = share->output + p * share->rows * PANEL_ROWS;
+        tile.ahead[p] = tile.weights[p] + panels * share->panel_bytes;
     }
-    __builtin_memset(share->output, 0, panels * share->rows * PANEL_ROWS * sizeof(float));
-    if (share->rows <= FEW_ROWS) {
-        tile.columns = share->columns;
+    if (share->rows <= FEW_ROWS)
         multiply_few(&tile, type, share->rows, panels);
-        return;
-    }
-    for (uint32_t first = 0; first < share->columns; first += CHUNK_COLUMNS) {
-        uint32_t left = share->columns - first;
-        tile.columns = left < CHUNK_COLUMNS ? left : CHUNK_COLUMNS;
-        multiply_chunk(&tile, type, share->rows, panels);
-        tile.input += tile.columns;
-        for (uint32_t p = 0; p < panels; p++)
-            tile.weights[p] += (uint64_t)tile.columns * PANEL_ROWS * element_bytes(type);
-    }
+    else
+        multiply_chunks(tile, share->columns, type, share->rows, panels);
 }
 
 void matmul_f32_avx512(const void *panel, const struct matmul_share *share)

@@ -42,13 +42,14 @@ ALWAYS_INLINE struct block_view view_block(const void *panel, uint64_t index, co
     return (struct block_view){block->q[0], block->scale, block->minimum};
 }
 
-ALWAYS_INLINE void prefetch_block(const struct block_view *block, const uint32_t type)
+ALWAYS_INLINE void prefetch_block(const struct block_view *block, uint64_t distance,
+                                  const uint32_t type)
 {
     const uint32_t bytes = type == WEIGHT_TYPE_Q8_0   ? sizeof(struct panel_block_q8_0)
                            : type == WEIGHT_TYPE_Q4_0 ? sizeof(struct panel_block_q4_0)
                                                       : sizeof(struct panel_block_q4_1);
     for (uint32_t line = 0; line < bytes; line += CACHE_LINE_BYTES)
-        _mm_prefetch((const char *)block->scales + PREFETCH_BYTES + line, _MM_HINT_T0);
+        _mm_prefetch((const char *)block->scales + distance + line, _MM_HINT_T0);
 }
 
 /* Pair j of a vector of words. */
@@ -138,9 +139,18 @@ struct tile {
     const void *panel[PANELS];
     uint32_t blocks;
     struct prepared_row rows[ROWS_TOGETHER];
-    float *output[PANELS]; /* [row][16] */
+    uint64_t ahead;       /* bytes from a block to the one to prefetch */
+    uint32_t turn, turns; /* blocks turn, turn + turns, ... are prefetched by this tile */
+    float *output;        /* [row][output_stride] */
+    uint64_t output_stride;
 };
 
+ALWAYS_INLINE float *place_of(const struct tile *tile, uint64_t row, uint32_t panel)
+{
+    return tile->output + row * tile->output_stride + panel * PANEL_ROWS;
+}
+
+/* The lines of the result are fetched first: they arrive while the products are made. */
 ALWAYS_INLINE void multiply_rows(const struct tile *tile, const struct form form)
 {
     __m512 chain[PANELS][ROWS_TOGETHER];
@@ -149,17 +159,22 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const struct form form
     for (uint32_t r = 0; r < form.rows; r++) {
         q[r] = tile->rows[r].q;
 #pragma GCC unroll 2
-        for (uint32_t p = 0; p < form.panels; p++)
+        for (uint32_t p = 0; p < form.panels; p++) {
             chain[p][r] = _mm512_setzero_ps();
+            __builtin_prefetch(place_of(tile, r, p), 1);
+        }
     }
+    uint64_t prefetched = tile->turn;
     for (uint64_t index = 0; index < tile->blocks; index++) {
         struct block_view blocks[PANELS];
         __m512i sums[PANELS][ROWS_TOGETHER];
 #pragma GCC unroll 2
         for (uint32_t p = 0; p < form.panels; p++) {
             blocks[p] = view_block(tile->panel[p], index, form.type);
-            prefetch_block(&blocks[p], form.type);
+            if (index == prefetched)
+                prefetch_block(&blocks[p], tile->ahead, form.type);
         }
+        prefetched += index == prefetched ? tile->turns : 0;
 #pragma GCC unroll 6
         for (uint32_t r = 0; r < form.rows; r++) {
             int32_t start =
@@ -181,7 +196,7 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const struct form form
     for (uint32_t p = 0; p < form.panels; p++) {
 #pragma GCC unroll 6
         for (uint32_t r = 0; r < form.rows; r++)
-            _mm512_storeu_ps(tile->output[p] + r * PANEL_ROWS, chain[p][r]);
+            _mm512_storeu_ps(place_of(tile, r, p), chain[p][r]);
     }
 }
 
@@ -209,23 +224,30 @@ ALWAYS_INLINE void multiply_tile(const struct tile *tile, const uint32_t type, u
 }
 
 /* All rows in tiles of nearly the same number of rows: with more than MATMUL_FEW_ROWS of them no
- * pair meets fewer than 3. */
+ * pair meets fewer than 3. Each tile fetches its part of the blocks of the next pair, which the
+ * processor does not do on its own at the pace of several rows. */
 ALWAYS_INLINE void multiply(const void *panel, const struct matmul_share *share,
                             const uint32_t type, const uint32_t panels)
 {
-    struct tile tile = {.blocks = share->columns / QUANTIZED_BLOCK_WEIGHTS};
+    struct tile tile = {
+        .blocks = share->columns / QUANTIZED_BLOCK_WEIGHTS,
+        .ahead = panels == 1 ? PREFETCH_BYTES : panels * share->panel_bytes,
+        .output = share->output,
+        .output_stride = share->output_stride,
+    };
     const uint32_t together = panels == 1 ? ROWS_ALONE : ROWS_TOGETHER;
+    tile.turns = (share->rows + together - 1) / together;
+    for (uint32_t p = 0; p < panels; p++)
+        tile.panel[p] = (const uint8_t *)panel + p * share->panel_bytes;
     for (uint32_t row = 0; row < share->rows;) {
         uint32_t left = share->rows - row;
         uint32_t tiles = (left + together - 1) / together;
         uint32_t rows = (left + tiles - 1) / tiles;
         for (uint32_t r = 0; r < rows; r++)
             tile.rows[r] = prepared_row_at(share->prepared, share->columns, row + r);
-        for (uint32_t p = 0; p < panels; p++) {
-            tile.panel[p] = (const uint8_t *)panel + p * share->panel_bytes;
-            tile.output[p] = share->output + (p * share->rows + row) * PANEL_ROWS;
-        }
         multiply_tile(&tile, type, rows, panels);
+        tile.output += rows * tile.output_stride;
+        tile.turn++;
         row += rows;
     }
 }
