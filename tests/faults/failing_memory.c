@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
@@ -65,6 +66,13 @@ static bool is_refused(void)
     return true;
 }
 
+/* A mapping may be given back in parts. */
+static int64_t pages(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (int64_t)((bytes + page - 1) / page);
+}
+
 static void *hold(void *taken)
 {
     memory.held += taken != NULL;
@@ -115,12 +123,13 @@ void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int fi
     if (!memory.spared && is_refused())
         return MAP_FAILED;
     void *taken = __real_mmap(address, bytes, protection, flags, file, offset);
-    memory.held += taken != MAP_FAILED;
+    if (taken != MAP_FAILED)
+        memory.held += pages(bytes);
     return taken;
 }
 
 int __wrap_munmap(void *address, size_t bytes)
 {
-    memory.held--;
+    memory.held -= pages(bytes);
     return __real_munmap(address, bytes);
 }

@@ -14,7 +14,7 @@ void memory_fail_at(uint64_t nth, bool for_good);
 /* Ends that. Whether a request failed since. */
 bool memory_recovers(void);
 
-/* Blocks and mappings taken and not given back. */
+/* Blocks taken and pages mapped that were not given back. */
 int64_t memory_blocks_held(void);
 
 /* realloc as above, for code that takes a function; everything else of the process is spared. */

@@ -229,7 +229,7 @@ static bool run_once(const struct scenario *scenario, uint64_t nth, bool for_goo
     if (!failed)
         assert_int_equal(status, STATUS_OK);
     if (memory_blocks_held() != held)
-        fail_msg("%s, request %llu: %lld blocks stay behind", scenario->name,
+        fail_msg("%s, request %llu: %lld blocks or pages stay behind", scenario->name,
                  (unsigned long long)nth, (long long)(memory_blocks_held() - held));
     return failed;
 }

@@ -226,7 +226,7 @@ class LyingWorkers(TandemTest):
         for event, count in collections.Counter(re.findall(r" event=(\w+) ", written)).items():
             self.assertLessEqual(count, 100 * windows, event)
         self.assertLess(lines, rounds)  # of two or more for each attachment
-        self.assertLessEqual(self.coordinator.descriptors(), before[0] + 2)
+        wait_for(lambda: self.coordinator.descriptors() <= before[0] + 2, 20, "descriptors come back")
         self.assertLessEqual(len(os.listdir(f"/proc/{self.coordinator.pid}/task")), before[1] + 1)
         if PATIENCE == 1:
             self.assertLess(self.coordinator.resident_bytes() - memory, GROWTH_BYTES_MAX)
