@@ -5,7 +5,9 @@
  * layer: K in front, V at v_offset. Inside K and inside V the order is head-major, so that one
  * head's tokens are one run. Within a head the order is the backend's:
  *   KV_ORDER_CPU   K [head_dim][block_tokens] (lanes are keys), V [block_tokens][head_dim]
- *   KV_ORDER_CUDA  K [block_tokens][head_dim],                  V [block_tokens][head_dim]
+ *   KV_ORDER_CUDA  K [block_tokens][head_dim],                  V [block_tokens][head_dim], vectors
+ *                  of 8 dims permuted: v of token t stands at v xor t mod 8, so that a run copied
+ * as it is lies in shared memory without bank conflicts (head_dim a multiple of 64)
  *
  * The block table maps [slot][layer][logical block] -> physical block; KV_BLOCK_UNMAPPED where
  * there is none. Offsets are 64-bit: a pool may be larger than 2 GiB. */
@@ -77,17 +79,19 @@ ON_HOST_AND_DEVICE static inline uint64_t kv_v_head_offset(const struct kv_geome
     return kv_k_head_offset(g, block, head) + kv_v_offset(g);
 }
 
-/* Element index of (token in block, dim) inside a head's run of K, or V. */
-ON_HOST_AND_DEVICE static inline uint32_t kv_k_element(const struct kv_geometry *g, uint32_t token,
-                                                       uint32_t dim)
-{
-    return g->order == KV_ORDER_CPU ? dim * g->block_tokens + token : token * g->head_dim + dim;
-}
-
+/* Element index of (token in block, dim) inside a head's run of V. */
 ON_HOST_AND_DEVICE static inline uint32_t kv_v_element(const struct kv_geometry *g, uint32_t token,
                                                        uint32_t dim)
 {
-    return token * g->head_dim + dim;
+    const uint32_t permuted = g->order == KV_ORDER_CUDA && g->head_dim % 64 == 0 ? token % 8 : 0;
+    return token * g->head_dim + (dim ^ permuted * 8);
+}
+
+/* The same inside a head's run of K. */
+ON_HOST_AND_DEVICE static inline uint32_t kv_k_element(const struct kv_geometry *g, uint32_t token,
+                                                       uint32_t dim)
+{
+    return g->order == KV_ORDER_CPU ? dim * g->block_tokens + token : kv_v_element(g, token, dim);
 }
 
 /* Blocks per layer that hold `tokens` positions. */

@@ -16,12 +16,30 @@
 enum backend_kind { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
 enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512 };
 
+/* A fault that a test plants in a device, at one step (1 is the first), all but the last ones once.
+ */
+enum backend_fault_kind {
+    BACKEND_FAULT_NONE,
+    BACKEND_FAULT_TRAP,         /* a kernel traps */
+    BACKEND_FAULT_HANG,         /* a kernel never returns */
+    BACKEND_FAULT_NAN,          /* the step's first row is NaN after the gather */
+    BACKEND_FAULT_NEGATIVE_NAN, /* the same with all bits set */
+    BACKEND_FAULT_LIBRARY,      /* the library of matrix products fails, from this step on */
+    BACKEND_FAULT_OPEN,         /* the library cannot be opened; the step does not matter */
+};
+
+struct backend_fault {
+    uint32_t kind; /* enum backend_fault_kind */
+    uint64_t step;
+};
+
 struct backend_options {
     uint32_t kind;    /* enum backend_kind */
     uint32_t cpu_isa; /* enum cpu_isa; AUTO takes the widest that the processor has. All give the
                          same bits. */
     uint32_t threads; /* 0 = one per physical core that this process may use */
-    uint32_t pin_threads; /* not 0: each thread but the caller's stays on a core of its own */
+    uint32_t pin_threads;       /* not 0: each thread but the caller's stays on a core of its own */
+    struct backend_fault fault; /* of a device alone; the CPU has none */
 };
 
 /* How matrices that share their input are used together. */

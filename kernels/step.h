@@ -58,6 +58,7 @@ struct step_options {
     uint32_t rows;    /* of a step, at most */
     uint32_t samples; /* of a step, at most */
     bool hash_logits;
+    bool separate_kernels;  /* for tests: not the one kernel that serves steps of few rows */
     step_progress progress; /* or NULL */
     void *progress_context;
 };

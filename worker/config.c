@@ -20,6 +20,15 @@ static const struct option_choice CPU_ISAS[] = {{"auto", CPU_ISA_AUTO},
                                                 {"avx512", CPU_ISA_AVX512},
                                                 {NULL, 0}};
 
+static const struct option_choice DEVICE_FAULTS[] = {{"none", BACKEND_FAULT_NONE},
+                                                     {"trap", BACKEND_FAULT_TRAP},
+                                                     {"hang", BACKEND_FAULT_HANG},
+                                                     {"nan", BACKEND_FAULT_NAN},
+                                                     {"negative-nan", BACKEND_FAULT_NEGATIVE_NAN},
+                                                     {"library", BACKEND_FAULT_LIBRARY},
+                                                     {"open", BACKEND_FAULT_OPEN},
+                                                     {NULL, 0}};
+
 static const struct option_choice LOG_LEVELS[] = {{"error", LOG_LEVEL_ERROR},
                                                   {"warn", LOG_LEVEL_WARN},
                                                   {"info", LOG_LEVEL_INFO},
@@ -58,6 +67,10 @@ static const struct option OPTIONS[] = {
      "What is logged"},
     {"debug-logits-hash", OPTION_FLAG, FIELD(debug_logits_hash), "no", 0, 0, NULL,
      "Adds a hash of the logits to each result, to prove that bits are equal"},
+    {"debug-device-fault", OPTION_CHOICE, FIELD(debug_device_fault), "none", 0, 0, DEVICE_FAULTS,
+     "Plants a fault in the CUDA device, to show what comes of it"},
+    {"debug-fault-step", OPTION_COUNT, FIELD(debug_fault_step), "1", 1, UINT32_MAX, NULL,
+     "Step of that fault; 1 is the first"},
 };
 /* clang-format on */
 

@@ -21,10 +21,12 @@ struct worker_config {
     uint32_t kv_type; /* enum kv_type */
     uint64_t block_tokens;
     uint64_t step_tokens;
-    uint64_t slots;         /* what this worker can take; the coordinator decides */
-    uint64_t context;       /* 0 = the model's, at most 8192 */
-    uint32_t log_level;     /* enum log_level */
-    bool debug_logits_hash; /* adds a hash of the logits to each result row */
+    uint64_t slots;              /* what this worker can take; the coordinator decides */
+    uint64_t context;            /* 0 = the model's, at most 8192 */
+    uint32_t log_level;          /* enum log_level */
+    bool debug_logits_hash;      /* adds a hash of the logits to each result row */
+    uint32_t debug_device_fault; /* enum backend_fault_kind */
+    uint64_t debug_fault_step;   /* 1 is the first */
 };
 
 extern const struct option_program worker_options;

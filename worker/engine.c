@@ -113,12 +113,19 @@ static enum status open_backend(const struct worker_config *config, struct engin
         .cpu_isa = config->cpu_isa,
         .threads = (uint32_t)config->threads,
         .pin_threads = config->pin_threads,
+        .fault = {config->debug_device_fault, config->debug_fault_step},
     };
     if (options.kind == BACKEND_AUTO && !device_type)
         options.kind = BACKEND_CPU;
     enum status status = backend_open(&options, &engine->backend, why);
     if (status == STATUS_UNSUPPORTED)
         return STATUS_INVALID; /* an option asks for what this machine lacks */
+    if (status == STATUS_OK && options.fault.kind != BACKEND_FAULT_NONE &&
+        engine->backend->kind != BACKEND_CUDA) {
+        text_set(why, "--debug-device-fault: the %s backend has no such faults; give none",
+                 engine->backend->name);
+        return STATUS_INVALID;
+    }
     if (status == STATUS_OK && device_type != (engine->backend->kind == BACKEND_CUDA)) {
         text_set(why, "the %s backend has no KV pool of this type: give --kv-type %s",
                  engine->backend->name, device_type ? "f16 or f32" : "bf16");

@@ -19,7 +19,8 @@ template <uint32_t ROW> __device__ __forceinline__ uint32_t swizzled(uint32_t ro
     return row * ROW + ((vector ^ row % 8) * 16);
 }
 
-/* What a thread needs to find keys: it copies the same vector of every key that it copies. */
+/* What a thread needs to find keys: it copies the vectors at one place of every key that it copies.
+ * The pool has the vectors of a token permuted as `swizzled` wants them. */
 template <int DIM, int THREADS> struct source {
     static constexpr uint32_t VECTORS = DIM / 8;
     const struct kv_geometry geometry;
@@ -56,7 +57,7 @@ template <int DIM, int THREADS> struct source {
 #pragma unroll
         for (uint32_t i = 0; i < TURNS; i++) {
             const bool valid = first_key + key + i * KEYS < end;
-            const uint32_t to = stage + swizzled<DIM * 2>(key + i * KEYS, vector);
+            const uint32_t to = stage + (key + i * KEYS) * DIM * 2 + vector * 16;
             copy_16_async(to, keys + offset[i], valid);
             copy_16_async(to + ATTENTION_TILE_KEYS * DIM * 2, keys + offset[i] + v_offset, valid);
         }
@@ -73,6 +74,33 @@ __device__ __forceinline__ float merged(float total, float total_factor, float s
 __device__ __forceinline__ __nv_bfloat16 divided(float output, float sum)
 {
     return __float2bfloat16_rn(__fadd_rn(__fmul_rn(output, __frcp_rn(sum)), 0.0f));
+}
+
+/* S of the 16 keys of `warp` in a tile against all columns. */
+template <int DIM, int COLUMN_TILES>
+__device__ __forceinline__ void score(uint32_t keys, uint32_t queries, uint32_t warp, uint32_t lane,
+                                      float (&s)[COLUMN_TILES][4])
+{
+    const uint32_t row = warp * 16 + lane % 16, half = lane / 16;
+#pragma unroll
+    for (int step = 0; step < DIM / 16; step++) {
+        const uint4 a = load_matrices(keys + swizzled<DIM * 2>(row, step * 2 + half));
+        if (COLUMN_TILES == 1) {
+            /* lanes 16 and up repeat: their two matrices are not used */
+            const uint4 b =
+                load_matrices(queries + swizzled<DIM * 2>(lane % 8, step * 2 + lane / 8 % 2));
+            mma_step(s[0], a, b.x, b.y);
+        } else {
+#pragma unroll
+            for (int t = 0; t < COLUMN_TILES; t += 2) {
+                const uint4 b =
+                    load_matrices(queries + swizzled<DIM * 2>(t * 8 + lane / 16 * 8 + lane % 8,
+                                                              step * 2 + lane / 8 % 2));
+                mma_step(s[t], a, b.x, b.y);
+                mma_step(s[(t + 1) % COLUMN_TILES], a, b.z, b.w);
+            }
+        }
+    }
 }
 
 #endif

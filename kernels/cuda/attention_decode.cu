@@ -13,6 +13,7 @@
  * Shared memory: [Q][P][maxima][sums][stages of K and V].
  * Bytes moved: keys and values of each (row, kv head) once; limit 4.55 TB/s. */
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/heads.cuh"
 
 namespace
 {
@@ -103,33 +104,6 @@ __device__ void merge(struct state<DIM, COLUMN_TILES> &total,
             for (int i = 0; i < 4; i++)
                 total.sum[t / WARPS][i] = merged(total.sum[t / WARPS][i], old_factor[i % 2],
                                                  segment.sum[t / WARPS][i], new_factor[i % 2]);
-        }
-    }
-}
-
-/* S of this warp's 16 keys against all columns. */
-template <int DIM, int COLUMN_TILES>
-__device__ __forceinline__ void score(uint32_t keys, uint32_t queries, uint32_t warp, uint32_t lane,
-                                      float (&s)[COLUMN_TILES][4])
-{
-    const uint32_t row = warp * 16 + lane % 16, half = lane / 16;
-#pragma unroll
-    for (int step = 0; step < DIM / 16; step++) {
-        const uint4 a = load_matrices(keys + swizzled<DIM * 2>(row, step * 2 + half));
-        if (COLUMN_TILES == 1) {
-            /* lanes 16 and up repeat: their two matrices are not used */
-            const uint4 b =
-                load_matrices(queries + swizzled<DIM * 2>(lane % 8, step * 2 + lane / 8 % 2));
-            mma_step(s[0], a, b.x, b.y);
-        } else {
-#pragma unroll
-            for (int t = 0; t < COLUMN_TILES; t += 2) {
-                const uint4 b =
-                    load_matrices(queries + swizzled<DIM * 2>(t * 8 + lane / 16 * 8 + lane % 8,
-                                                              step * 2 + lane / 8 % 2));
-                mma_step(s[t], a, b.x, b.y);
-                mma_step(s[(t + 1) % COLUMN_TILES], a, b.z, b.w);
-            }
         }
     }
 }
@@ -265,6 +239,41 @@ __device__ void load_queries(const struct kv_target &kv, const struct work &work
         }
         *(uint4 *)(shared + swizzled<DIM * 2>(column, vector)) = value;
     }
+}
+
+/* Queries, and the row's own key and value, from the products as they are: rotated here, queries
+ * into shared memory, key and value into the pool. Where a row is one CTA's for each kv head. */
+template <int DIM>
+__device__ void take_products(const struct attention_launch &launch, const struct work &work,
+                              uint32_t group, uint8_t *shared)
+{
+    constexpr uint32_t PAIRS = DIM / 16; /* of vectors, of a head */
+    const struct kv_target &kv = launch.kv;
+    const struct row_place place = place_of(kv, work.first_row);
+    const uint32_t heads = kv.heads + 2 * launch.kv_heads;
+    for (uint32_t i = threadIdx.x; i < (GROUP_MAX + 2) * PAIRS; i += THREADS) {
+        const uint32_t column = i / PAIRS, vector = i % PAIRS;
+        uint4 x[2] = {};
+        const bool own = column >= GROUP_MAX; /* key, value */
+        const uint32_t head =
+            own ? kv.heads + (column - GROUP_MAX) * launch.kv_heads + work.kv_head
+                : work.kv_head * group + column;
+        if (own || column < group) {
+            const uint4 *from =
+                (const uint4 *)(launch.products + ((uint64_t)work.first_row * heads + head) * DIM);
+            x[0] = __ldcg(from + vector);
+            x[1] = __ldcg(from + vector + PAIRS);
+            if (column != GROUP_MAX + 1)
+                turn_vectors(load_angles(place, DIM, vector), x);
+        }
+        if (own) {
+            keep_vectors(kv, place, work.first_row, head, vector, x);
+        } else {
+            *(uint4 *)(shared + swizzled<DIM * 2>(column, vector)) = x[0];
+            *(uint4 *)(shared + swizzled<DIM * 2>(column, vector + PAIRS)) = x[1];
+        }
+    }
+    __syncthreads(); /* the key and value are in the pool for the copies that follow */
 }
 
 __device__ __forceinline__ void put_output(const struct attention_launch &launch, uint32_t row,
@@ -438,10 +447,14 @@ __device__ void start_decode(const struct attention_launch &launch, const struct
     const uint32_t own = work.first_position / TILE;
     const uint32_t filled = first + STAGES - 1 < end ? first + STAGES - 1 : end;
     fill_stages<DIM, 1, STAGES>(source, work.end, first, filled < own ? filled : own, shared);
+    const uint32_t group = launch.kv.heads / launch.kv_heads;
     wait_for_inputs();
     let_next_start();
+    if (launch.products != NULL)
+        take_products<DIM>(launch, work, group, shared);
     fill_stages<DIM, 1, STAGES>(source, work.end, first > own ? first : own, filled, shared);
-    load_queries<DIM, 1>(launch.kv, work, launch.kv.heads / launch.kv_heads, shared);
+    if (launch.products == NULL)
+        load_queries<DIM, 1>(launch.kv, work, group, shared);
     commit_stages<STAGES>();
 }
 

@@ -2,14 +2,22 @@
  * the table of backend.h it fills memory and matrices. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/open.h"
+#include "kernels/cuda/wide.h"
 
 extern "C" {
+#include "common/clock.h"
 #include "common/float16.h"
 }
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define PATIENCE_NS (15 * NS_PER_S)
+#define NAP_NS      (100 * NS_PER_MS)
+/* What kernels need that are loaded when they are first used. */
+#define HEADROOM_BYTES ((size_t)1 << 30)
 
 enum status cuda_status(cudaError_t error, const char *what)
 {
@@ -22,15 +30,53 @@ enum status cuda_status(cudaError_t error, const char *what)
 
 /* ---- Memory ---- */
 
+/* Whether it is worth to try again; the first time it says so. */
+static bool wait_for_memory(uint64_t until_ns, bool *said)
+{
+    const struct timespec nap = {0, (long)NAP_NS};
+    if (clock_now_ns() >= until_ns)
+        return false;
+    if (!*said)
+        log_warn("device_memory_wait", "most_ms=%llu",
+                 (unsigned long long)((until_ns - clock_now_ns()) / NS_PER_MS));
+    *said = true;
+    nanosleep(&nap, NULL);
+    return true;
+}
+
+enum status cuda_take(struct cuda_backend *cuda, uint64_t bytes, bool wait, void **out_memory)
+{
+    bool said = false;
+    cudaError_t error = cudaMalloc(out_memory, bytes);
+    while (error == cudaErrorMemoryAllocation && wait &&
+           wait_for_memory(cuda->patient_until_ns, &said))
+        error = cudaMalloc(out_memory, bytes);
+    size_t left = 0, all = 0;
+    if (error == cudaSuccess) {
+        /* the rest of it comes back too, and more than memory that is asked for is needed */
+        while (said && cudaMemGetInfo(&left, &all) == cudaSuccess && left < HEADROOM_BYTES &&
+               wait_for_memory(cuda->patient_until_ns, &said))
+            continue;
+        return STATUS_OK;
+    }
+    if (error != cudaErrorMemoryAllocation)
+        return cuda_status(error, "malloc");
+    (void)cudaGetLastError(); /* not sticky: the caller may ask for less */
+    (void)cudaMemGetInfo(&left, &all);
+    if (wait)
+        log_error("device_oom", "needed=%llu free=%zu all=%zu", (unsigned long long)bytes, left,
+                  all);
+    return STATUS_OUT_OF_MEMORY;
+}
+
 static enum status reserve(struct backend *backend, uint64_t bytes, void **out_memory)
 {
     cudaStream_t stream = cuda_backend_of(backend)->stream;
     void *memory = NULL;
-    if (cudaMalloc(&memory, bytes) != cudaSuccess) {
-        (void)cudaGetLastError(); /* not sticky: the caller may ask for less */
-        return STATUS_OUT_OF_MEMORY;
-    }
-    enum status status = cuda_status(cudaMemsetAsync(memory, 0, bytes, stream), "memset");
+    enum status status = cuda_take(cuda_backend_of(backend), bytes, true, &memory);
+    if (status != STATUS_OK)
+        return status;
+    status = cuda_status(cudaMemsetAsync(memory, 0, bytes, stream), "memset");
     if (status != STATUS_OK) {
         (void)cudaFree(memory);
         return status;
@@ -184,8 +230,8 @@ static enum status load_matrix(struct backend *backend, const struct matrix_sour
     matrix->base.bytes = 2 * bytes; /* packed as well */
     matrix->owns_values = true;
     void *memory = NULL;
-    enum status status = STATUS_OUT_OF_MEMORY;
-    if (cudaMalloc(&memory, bytes) == cudaSuccess) {
+    enum status status = cuda_take(cuda_backend_of(backend), bytes, true, &memory);
+    if (status == STATUS_OK) {
         matrix->values = (__nv_bfloat16 *)memory;
         status = fill_values(backend, source, matrix->values);
     }
@@ -254,17 +300,19 @@ static enum status join(struct backend *backend, struct matrix *const *parts, ui
     void *values = NULL, *packed = NULL;
     const uint64_t bytes = (uint64_t)view->rows * view->columns * 2;
     const uint64_t packed_bytes = (uint64_t)view->tiles * view->columns * 32;
-    if (cudaMalloc(&packed, packed_bytes) != cudaSuccess)
-        return STATUS_OUT_OF_MEMORY;
+    enum status status = cuda_take(cuda_backend_of(backend), packed_bytes, true, &packed);
+    if (status != STATUS_OK)
+        return status;
     product->packed = (uint4 *)packed;
     if (count == 1) {
         product->values = first->values;
         first->owns_values = false;
     } else {
-        if (cudaMalloc(&values, bytes) != cudaSuccess)
-            return STATUS_OUT_OF_MEMORY;
+        status = cuda_take(cuda_backend_of(backend), bytes, true, &values);
+        if (status != STATUS_OK)
+            return status;
         product->values = (__nv_bfloat16 *)values;
-        enum status status = join_values(backend, product, parts, count);
+        status = join_values(backend, product, parts, count);
         if (status != STATUS_OK)
             return status;
     }
@@ -304,18 +352,51 @@ static struct backend_operations operations()
 
 static const struct backend_operations cuda_operations = operations();
 
-/* The products of many rows: no workspace, so that no algorithm may split k; fp32 sums. */
-static bool open_library(struct cuda_backend *cuda)
+/* The products of many rows: no workspace, so that no algorithm may split k; fp32 sums. A library
+ * that has no room is worth another start. */
+static enum status open_library(struct cuda_backend *cuda, struct text *why)
 {
     void *place = NULL;
-    if (cudaMalloc(&place, 256) != cudaSuccess)
-        return false;
+    enum status status = cuda_take(cuda, 256, true, &place);
     cuda->no_workspace = (uint8_t *)place;
-    return cublasCreate(&cuda->library) == CUBLAS_STATUS_SUCCESS &&
-           cublasSetStream(cuda->library, cuda->stream) == CUBLAS_STATUS_SUCCESS &&
-           cublasSetWorkspace(cuda->library, cuda->no_workspace, 0) == CUBLAS_STATUS_SUCCESS &&
-           cublasSetMathMode(cuda->library, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION) ==
-               CUBLAS_STATUS_SUCCESS;
+    cublasStatus_t result = CUBLAS_STATUS_SUCCESS;
+    if (status == STATUS_OK)
+        result = cuda->fault.kind == BACKEND_FAULT_OPEN ? CUBLAS_STATUS_NOT_INITIALIZED
+                                                        : cublasCreate(&cuda->library);
+    if (result == CUBLAS_STATUS_SUCCESS)
+        result = cublasSetStream(cuda->library, cuda->stream);
+    if (result == CUBLAS_STATUS_SUCCESS)
+        result = cublasSetWorkspace(cuda->library, cuda->no_workspace, 0);
+    if (result == CUBLAS_STATUS_SUCCESS)
+        result =
+            cublasSetMathMode(cuda->library, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+    if (status != STATUS_OK || result == CUBLAS_STATUS_SUCCESS)
+        return status;
+    text_set(why, "cuBLAS cannot be opened: status %d; start again when the device has memory free",
+             (int)result);
+    return result == CUBLAS_STATUS_ALLOC_FAILED || result == CUBLAS_STATUS_NOT_INITIALIZED
+               ? STATUS_OUT_OF_MEMORY
+               : STATUS_SYSTEM;
+}
+
+/* Makes the context of the device, which needs memory of it. */
+static enum status open_context(struct cuda_backend *cuda, struct text *why)
+{
+    bool said = false;
+    cudaError_t error = cudaFree(NULL);
+    while (error == cudaErrorMemoryAllocation && wait_for_memory(cuda->patient_until_ns, &said))
+        error = cudaFree(NULL);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+    cudaError_t (*const prepare[])() = {few_prepare, rows_prepare, attention_decode_prepare,
+                                        attention_prefill_prepare, sample_prepare, wide_prepare};
+    for (auto step : prepare)
+        if (error == cudaSuccess)
+            error = step();
+    if (error == cudaSuccess)
+        return STATUS_OK;
+    text_set(why, "cannot open %s: %s", cuda->name, cudaGetErrorString(error));
+    return error == cudaErrorMemoryAllocation ? STATUS_OUT_OF_MEMORY : STATUS_SYSTEM;
 }
 
 static enum status find_device(struct cudaDeviceProp *properties, struct text *why)
@@ -342,7 +423,6 @@ static enum status find_device(struct cudaDeviceProp *properties, struct text *w
 enum status cuda_open(const struct backend_options *options, struct backend **out_backend,
                       struct text *why)
 {
-    (void)options;
     struct cudaDeviceProp properties;
     enum status status = find_device(&properties, why);
     if (status != STATUS_OK)
@@ -362,14 +442,14 @@ enum status cuda_open(const struct backend_options *options, struct backend **ou
     for (char *c = cuda->name; *c != '\0'; c++)
         if (*c == ' ')
             *c = '-';
-    if (cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking) != cudaSuccess ||
-        few_prepare() != cudaSuccess || rows_prepare() != cudaSuccess ||
-        attention_decode_prepare() != cudaSuccess || attention_prefill_prepare() != cudaSuccess ||
-        sample_prepare() != cudaSuccess || !open_library(cuda)) {
-        text_set(why, "cannot open %s: %s", properties.name,
-                 cudaGetErrorString(cudaGetLastError()));
+    cuda->fault = options->fault;
+    cuda->patient_until_ns = clock_now_ns() + PATIENCE_NS;
+    status = open_context(cuda, why);
+    if (status == STATUS_OK)
+        status = open_library(cuda, why);
+    if (status != STATUS_OK) {
         close_backend(&cuda->base);
-        return STATUS_SYSTEM;
+        return status;
     }
     *out_backend = &cuda->base;
     return STATUS_OK;

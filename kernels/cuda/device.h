@@ -32,6 +32,8 @@ struct cuda_backend {
     cublasHandle_t library;
     uint8_t *no_workspace; /* an address to give to the library with size 0 */
     uint32_t multiprocessors;
+    struct backend_fault fault;
+    uint64_t patient_until_ns; /* how long a start waits for memory */
     char name[64];
     char arithmetic[64];
 };
@@ -45,6 +47,11 @@ static inline struct cuda_matrix *cuda_matrix_of(struct matrix *matrix)
 {
     return (struct cuda_matrix *)matrix;
 }
+
+/* Memory of the device. What a killed process held comes back when the driver has taken it apart,
+ * so a start waits for it, up to cuda->patient_until_ns; later, or with `wait` false, it does not.
+ * STATUS_OUT_OF_MEMORY, STATUS_DEVICE_LOST. Free with cudaFree. */
+enum status cuda_take(struct cuda_backend *cuda, uint64_t bytes, bool wait, void **out_memory);
 
 /* Logs the first failure of a device and gives STATUS_DEVICE_LOST (or STATUS_OUT_OF_MEMORY). */
 enum status cuda_status(cudaError_t error, const char *what);

@@ -114,8 +114,10 @@ struct attention_span {
 struct attention_launch {
     struct kv_target kv;
     uint32_t kv_heads;
-    float scale;                        /* log2(e) / sqrt(head_dim) */
-    const uint32_t *count;              /* decoding: rows that are there */
+    float scale;                   /* log2(e) / sqrt(head_dim) */
+    const __nv_bfloat16 *products; /* decoding without splits: [row][q, k, v], unrotated, as the
+                                      products are; NULL: queries and pool are filled */
+    const uint32_t *count;         /* decoding: rows that are there */
     const struct attention_span *spans; /* prefill: [span_count]; NULL: one row each */
     uint32_t span_count;                /* prefill */
     uint32_t span_tiles;                /* prefill: tiles of the longest span */
@@ -198,6 +200,7 @@ struct norm_args {
     uint32_t rows; /* of the grid */
     uint32_t columns;
     uint32_t out_rows; /* 0: [row][columns], else operand order of so many rows */
+    bool out_blocks;   /* of so many rows: [column / 8][row][8] instead */
     __nv_bfloat16 *output;
     volatile uint32_t *progress;
     uint32_t progress_value;
@@ -237,6 +240,15 @@ cudaError_t fill_launch(__nv_bfloat16 *values, uint64_t count, uint64_t seed, cu
 /* Adds to *differences how many of the elements differ in their bits. */
 cudaError_t compare_launch(const void *a, const void *b, uint64_t words, uint32_t *differences,
                            cudaStream_t stream);
+
+/* ---- Faults for tests: fault.cu ---- */
+
+struct fault_args {
+    uint32_t kind; /* enum backend_fault_kind */
+    uint32_t width;
+    __nv_bfloat16 *residual; /* [row][width] */
+};
+cudaError_t fault_launch(const struct fault_args *args, cudaStream_t stream);
 
 /* ---- Sampling: sample.cu ---- */
 

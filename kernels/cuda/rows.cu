@@ -35,19 +35,22 @@ __device__ void take_lists(const struct begin_args &args, const struct step_head
 __global__ void __launch_bounds__(THREADS) begin_kernel(const __grid_constant__ begin_args args)
 {
     __shared__ uint32_t mine[3];
+    __shared__ struct step_header header;
     const uint32_t row = blockIdx.x;
     const uint32_t *sources[] = {args.order.tokens, args.order.slots, args.order.positions};
     wait_for_inputs();
     let_next_start();
-    const struct step_header header = *args.order.header;
+    /* once for the CTA: every warp that asks is one more way over the bus */
+    if (threadIdx.x == WARP)
+        header = *args.order.header;
     if (threadIdx.x < 3)
         mine[threadIdx.x] = sources[threadIdx.x][row];
+    __syncthreads();
     take_lists(args, header);
     if (row == 0 && threadIdx.x == 0) {
         *args.counts = header.counts;
         *args.decoding = header.decoding;
     }
-    __syncthreads();
     if (row >= header.counts.rows)
         return;
     const uint32_t slot = mine[1];
@@ -82,6 +85,10 @@ __device__ __forceinline__ void put_vector(const struct norm_args &args, uint32_
         ((uint4 *)(args.output + (uint64_t)row * args.columns))[vector] = value;
         return;
     }
+    if (args.out_blocks) {
+        ((uint4 *)args.output)[(uint64_t)vector * args.out_rows + row] = value;
+        return;
+    }
     const uint32_t words[4] = {value.x, value.y, value.z, value.w};
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
@@ -100,18 +107,22 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_kernel(const __grid_constan
     wait_for_inputs();
     if (args.progress != NULL && row == 0 && thread == 0)
         *args.progress = args.progress_value;
-    if (row >= *args.count)
-        return;
     const uint32_t from = args.rows_taken != NULL ? args.rows_taken[row] : row;
     const uint4 *residual = (const uint4 *)(args.residual + (uint64_t)from * args.columns);
     const uint4 *addend = (const uint4 *)(args.addend + (uint64_t)from * args.columns);
     uint4 *sums = (uint4 *)(args.residual_out + (uint64_t)from * args.columns);
-    uint4 first = {};
+    uint4 first = {}, second = {};
+    if (thread < vectors) { /* on their way while the count is: rows past the last are there too */
+        first = __ldcg(residual + thread);
+        second = args.addend != NULL ? __ldcg(addend + thread) : second;
+    }
+    if (row >= *args.count)
+        return;
     float sum = 0.0f;
     for (uint32_t v = thread; v < vectors; v += NORM_THREADS) {
-        uint4 value = __ldcg(residual + v);
+        uint4 value = v == thread ? first : __ldcg(residual + v);
         if (args.addend != NULL) {
-            value = added(value, __ldcg(addend + v));
+            value = added(value, v == thread ? second : __ldcg(addend + v));
             sums[v] = value;
         }
         first = v == thread ? value : first;
@@ -151,7 +162,6 @@ __global__ void __launch_bounds__(THREADS)
         float low[8], high[8];
         unpack_8(__ldcg((const uint4 *)(from + head * dim + j)), low);
         unpack_8(__ldcg((const uint4 *)(from + head * dim + half + j)), high);
-        __nv_bfloat16 *to = head_address(target, place, row, head);
         uint32_t first[4], second[4];
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -164,8 +174,10 @@ __global__ void __launch_bounds__(THREADS)
             check_range(target, row, head, a);
             check_range(target, row, head, b);
         }
-        *(uint4 *)(to + j) = make_uint4(first[0], first[1], first[2], first[3]);
-        *(uint4 *)(to + half + j) = make_uint4(second[0], second[1], second[2], second[3]);
+        *(uint4 *)head_address(target, place, row, head, j) =
+            make_uint4(first[0], first[1], first[2], first[3]);
+        *(uint4 *)head_address(target, place, row, head, half + j) =
+            make_uint4(second[0], second[1], second[2], second[3]);
     }
 }
 

@@ -18,7 +18,7 @@ namespace
 enum {
     WARP = 32,
     PART_THREADS = 256,
-    PER_THREAD = SAMPLE_CHUNK / PART_THREADS,
+    PER_THREAD = SAMPLE_CHUNK / PART_THREADS, /* logits, four neighbours at a time */
     ROW_THREADS = 1024,
     DIGIT_VALUES = 1 << 11,
 };
@@ -44,13 +44,19 @@ __device__ __forceinline__ float sharpness_of(float temperature)
     return fminf(__fdiv_rn(1.0f, temperature), SHARPNESS_MAX);
 }
 
-/* log(p / E) for the token's own exponential variate E = -log(u), u in (0, 1). */
-__device__ __forceinline__ float score_of(float logit, float sharpness, uint64_t seed,
-                                          uint32_t position, uint32_t id)
+/* log(p / E) for the token's own exponential variate E = -log(u), u in (0, 1), from its word of
+ * randomness. */
+__device__ __forceinline__ float score_of(float logit, float sharpness, uint32_t word)
 {
-    const struct philox_block block = philox(seed, id / 4, position, 0, 0);
-    const float u = __fmul_rn(__fadd_rn((float)(block.word[id % 4] >> 9), 0.5f), 0x1p-23f);
+    const float u = __fmul_rn(__fadd_rn((float)(word >> 9), 0.5f), 0x1p-23f);
     return __fsub_rn(__fmul_rn(logit, sharpness), logf(-logf(u)));
+}
+
+/* The words of ids 4 i to 4 i + 3. */
+__device__ __forceinline__ struct philox_block words_of(uint64_t seed, uint32_t position,
+                                                        uint32_t id)
+{
+    return philox(seed, id / 4, position, 0, 0);
 }
 
 __device__ __forceinline__ bool has_filter(const struct sampling &s, uint32_t vocabulary)
@@ -90,6 +96,33 @@ __device__ __forceinline__ uint64_t larger_key(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Id of logit i of a thread. */
+__device__ __forceinline__ uint32_t id_of(uint32_t first, uint32_t i)
+{
+    return first + (i / 4 * PART_THREADS + threadIdx.x) * 4 + i % 4;
+}
+
+/* This thread's logits of a chunk; the last one of the row in the place of those past it. */
+__device__ __forceinline__ void load_chunk(const float *logits, uint32_t first, uint32_t last,
+                                           bool aligned, float (&values)[PER_THREAD])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < PER_THREAD; i += 4) {
+        const uint32_t id = id_of(first, i);
+        if (aligned && id + 3 <= last) {
+            const float4 v = __ldcg((const float4 *)(logits + id));
+            values[i] = v.x;
+            values[i + 1] = v.y;
+            values[i + 2] = v.z;
+            values[i + 3] = v.w;
+            continue;
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            values[i + j] = __ldcg(logits + (id + j < last ? id + j : last));
+    }
+}
+
 /* The best of this thread's candidates for a row that is drawn without a filter. */
 __device__ uint64_t best_score(const struct draw_args &args, uint32_t sample, uint32_t first,
                                const float (&values)[PER_THREAD])
@@ -98,12 +131,16 @@ __device__ uint64_t best_score(const struct draw_args &args, uint32_t sample, ui
     const float sharpness = sharpness_of(sampling.temperature);
     uint64_t best = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < PER_THREAD; i++) {
-        const uint32_t id = first + i * PART_THREADS + threadIdx.x;
-        if (id < args.vocabulary)
-            best = larger_key(best, candidate(score_of(values[i], sharpness, sampling.seed,
-                                                       args.positions[sample], id),
-                                              id));
+    for (uint32_t i = 0; i < PER_THREAD; i += 4) {
+        const struct philox_block words =
+            words_of(sampling.seed, args.positions[sample], id_of(first, i));
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            const uint32_t id = id_of(first, i + j);
+            if (id < args.vocabulary)
+                best = larger_key(
+                    best, candidate(score_of(values[i + j], sharpness, words.word[j]), id));
+        }
     }
     return best;
 }
@@ -123,15 +160,11 @@ __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constan
     const bool scored = !greedy && !has_filter(sampling, args.vocabulary);
     const uint32_t last = args.vocabulary - 1;
     float values[PER_THREAD], largest = __int_as_float((int)0xff800000u), widest = 0.0f;
-    uint32_t largest_id = first + threadIdx.x;
+    uint32_t largest_id = id_of(first, 0);
+    load_chunk(logits, first, last, args.columns % 4 == 0, values);
 #pragma unroll
     for (uint32_t i = 0; i < PER_THREAD; i++) {
-        const uint32_t id = first + i * PART_THREADS + threadIdx.x;
-        values[i] = __ldcg(logits + (id < last ? id : last));
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < PER_THREAD; i++) {
-        const uint32_t id = first + i * PART_THREADS + threadIdx.x;
+        const uint32_t id = id_of(first, i);
         widest = fmaxf(widest, fabsf(values[i]));
         values[i] = id <= last ? values[i] : __int_as_float((int)0xff800000u);
         if (values[i] > largest) {
@@ -243,7 +276,9 @@ __device__ uint64_t draw_filtered(const struct row_view &row, const struct sampl
         const float logit = __ldcg(row.logits + id);
         if (key_of(logit) >= lowest && weight_of(row, logit) >= least)
             best = larger_key(
-                best, candidate(score_of(logit, row.sharpness, sampling.seed, position, id), id));
+                best, candidate(score_of(logit, row.sharpness,
+                                         words_of(sampling.seed, position, id).word[id % 4]),
+                                id));
     }
     return reduce(best, row.scratch, larger_key);
 }

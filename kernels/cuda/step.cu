@@ -3,7 +3,7 @@
  * The host writes an order into pinned memory and launches; the first kernel of the step reads it,
  * the last one writes the answer and the step's number into pinned memory, where the host looks for
  * it. A step whose rows are all sampled decodes is one launch of a graph that was captured at start
- * for its number of rows, rounded up. Two orders alternate, so the second step can begin while the
+ * for its number of rows, rounded up; up to 8 rows it holds the persistent step. Two orders alternate, so the second step can begin while the
  * first runs. */
 #include "kernels/cuda/step_state.h"
 
@@ -159,28 +159,44 @@ static void choose_buckets(struct step *step)
     }
 }
 
-static enum status capture(struct step *step, uint32_t bucket, uint32_t exchange)
+/* A step whose rows are all sampled decodes. */
+static enum status capture(struct step *step, const struct step_plan *plan, cudaGraphExec_t *graph)
 {
-    struct step_plan plan = {};
-    plan.rows = plan.decoding = plan.samples = step->buckets[bucket];
-    plan.samples_in_order = true;
-    plan.exchange = exchange;
     cudaStream_t stream = step->cuda->stream;
-    cudaGraph_t graph = NULL;
+    cudaGraph_t captured = NULL;
     cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess)
         return cuda_status(error, "capture");
-    enum status status = step_enqueue(step, &plan);
-    error = cudaStreamEndCapture(stream, &graph);
+    enum status status = step_enqueue(step, plan);
+    error = cudaStreamEndCapture(stream, &captured);
     if (status == STATUS_OK)
         status = cuda_status(error, "capture");
     if (status == STATUS_OK)
-        status = cuda_status(cudaGraphInstantiate(&step->graphs[bucket][exchange], graph, 0),
-                             "instantiate");
+        status = cuda_status(cudaGraphInstantiate(graph, captured, 0), "instantiate");
     if (status == STATUS_OK)
-        status = cuda_status(cudaGraphUpload(step->graphs[bucket][exchange], stream), "upload");
-    if (graph != NULL)
-        (void)cudaGraphDestroy(graph);
+        status = cuda_status(cudaGraphUpload(*graph, stream), "upload");
+    if (captured != NULL)
+        (void)cudaGraphDestroy(captured);
+    return status;
+}
+
+static enum status capture_all(struct step *step)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t exchange = 0; exchange < STEPS_IN_FLIGHT; exchange++) {
+        struct step_plan plan = {};
+        plan.samples_in_order = true;
+        plan.exchange = exchange;
+        for (uint32_t i = 0; status == STATUS_OK && i < step->bucket_count; i++) {
+            plan.rows = plan.decoding = plan.samples = step->buckets[i];
+            status = capture(step, &plan, &step->graphs[i][exchange]);
+        }
+        plan.persistent = true;
+        for (uint32_t i = 0; status == STATUS_OK && i < step->stream.instances; i++) {
+            plan.rows = plan.decoding = plan.samples = step_stream_rows(step, i);
+            status = capture(step, &plan, &step->stream.graphs[i][exchange]);
+        }
+    }
     return status;
 }
 
@@ -212,15 +228,22 @@ static enum status check_model(const struct step_options *options, struct text *
     return STATUS_OK;
 }
 
+static void destroy_graphs(cudaGraphExec_t (*graphs)[STEPS_IN_FLIGHT], uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        for (cudaGraphExec_t graph : graphs[i])
+            if (graph != NULL)
+                (void)cudaGraphExecDestroy(graph);
+}
+
 static void close_step(struct step *step)
 {
     if (step == NULL)
         return;
     (void)cudaStreamSynchronize(step->cuda->stream);
-    for (auto &pair : step->graphs)
-        for (cudaGraphExec_t graph : pair)
-            if (graph != NULL)
-                (void)cudaGraphExecDestroy(graph);
+    destroy_graphs(step->graphs, BUCKETS_MAX);
+    destroy_graphs(step->stream.graphs, STREAM_INSTANCES);
+    step_stream_close(step);
     struct backend *backend = &step->cuda->base;
     backend->operations->memory_release(backend, step->memory, step->memory_bytes);
     (void)cudaFreeHost(step->pinned);
@@ -244,9 +267,10 @@ static enum status prepare(struct step *step, struct text *why)
     if (status == STATUS_OK)
         status = step_check(step);
     choose_buckets(step);
-    for (uint32_t i = 0; status == STATUS_OK && i < step->bucket_count; i++)
-        for (uint32_t exchange = 0; status == STATUS_OK && exchange < STEPS_IN_FLIGHT; exchange++)
-            status = capture(step, i, exchange);
+    if (status == STATUS_OK)
+        status = step_stream_open(step);
+    if (status == STATUS_OK)
+        status = capture_all(step);
     if (status == STATUS_OK)
         status = cuda_status(cudaStreamSynchronize(step->cuda->stream), "prepare");
     return status;
@@ -365,11 +389,18 @@ static void put_samples(struct step *step, const struct step_batch *batch, struc
 
 static enum status launch(struct step *step, const struct step_plan *plan)
 {
-    if (plan->span_count == 0 && plan->samples_in_order && plan->samples == plan->rows)
-        for (uint32_t i = 0; i < step->bucket_count; i++)
-            if (plan->rows <= step->buckets[i])
-                return cuda_status(
-                    cudaGraphLaunch(step->graphs[i][plan->exchange], step->cuda->stream), "launch");
+    cudaStream_t stream = step->cuda->stream;
+    const uint32_t *positions = step->exchanges[plan->exchange].order.positions;
+    uint32_t instance;
+    if (plan->span_count > 0 || !plan->samples_in_order || plan->samples != plan->rows ||
+        plan->fault != BACKEND_FAULT_NONE)
+        return step_enqueue(step, plan);
+    if (step_stream_serves(step, plan, positions, &instance))
+        return cuda_status(
+            cudaGraphLaunch(step->stream.graphs[instance][plan->exchange], stream), "launch");
+    for (uint32_t i = 0; i < step->bucket_count; i++)
+        if (plan->rows <= step->buckets[i])
+            return cuda_status(cudaGraphLaunch(step->graphs[i][plan->exchange], stream), "launch");
     return step_enqueue(step, plan);
 }
 
@@ -410,6 +441,11 @@ static enum status begin_step(struct step *step, const struct step_batch *batch)
     exchange->rows = plan.rows;
     exchange->samples = plan.samples;
     step->begun++;
+    const struct backend_fault *fault = &step->cuda->fault;
+    if (fault->kind == BACKEND_FAULT_LIBRARY)
+        step->library_fails = step->begun >= fault->step;
+    else if (step->begun == fault->step)
+        plan.fault = fault->kind;
     enum status status = launch(step, &plan);
     if (status == STATUS_OK && step->options.hash_logits)
         status = hash_samples(step, exchange);

@@ -110,22 +110,23 @@ enum status step_check(struct step *step)
     const uint64_t most = rows > samples ? rows : samples;
     struct probe probe = {};
     void *input = NULL, *library = NULL, *own = NULL, *differences = NULL;
-    cudaError_t error = cudaMalloc(&input, most * widest * 2);
-    if (error == cudaSuccess)
-        error = cudaMalloc(&library, most * longest * 2);
-    if (error == cudaSuccess)
-        error = cudaMalloc(&own, (uint64_t)PROBE_ROWS * longest * 2);
-    if (error == cudaSuccess)
-        error = cudaMalloc(&differences, sizeof(uint32_t));
+    void **places[] = {&input, &library, &own, &differences};
+    const uint64_t sizes[] = {most * widest * 2, most * longest * 2,
+                              (uint64_t)PROBE_ROWS * longest * 2, sizeof(uint32_t)};
+    enum status status = STATUS_OK;
+    for (int i = 0; i < 4 && status == STATUS_OK; i++)
+        status = cuda_take(step->cuda, sizes[i], true, places[i]);
+    cudaError_t error = cudaSuccess;
     probe.input = (__nv_bfloat16 *)input;
     probe.library = (uint8_t *)library;
     probe.own = (uint8_t *)own;
     probe.differences = (uint32_t *)differences;
-    if (error == cudaSuccess)
+    if (status == STATUS_OK)
         error = cudaMemsetAsync(library, 0, most * longest * 2, step->cuda->stream);
-    if (error == cudaSuccess)
+    if (status == STATUS_OK && error == cudaSuccess)
         error = fill_launch(probe.input, most * widest, 1, step->cuda->stream);
-    enum status status = cuda_status(error, "check");
+    if (status == STATUS_OK)
+        status = cuda_status(error, "check");
     for (int kind = 0; status == STATUS_OK && kind < SHAPE_COUNT; kind++)
         status = check_shape(step, (enum shape_kind)kind, &probe, &pairs, &failed);
     (void)cudaFree(input);

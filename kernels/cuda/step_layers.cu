@@ -2,6 +2,7 @@
  * the library's products with kernels of one pass between them: which of the two serves a row is a
  * matter of time alone, its bits are the same. */
 #include "kernels/cuda/step_state.h"
+#include "kernels/cuda/wide.h"
 
 #include "kernels/constants.h"
 
@@ -20,11 +21,13 @@ enum status step_library(struct step *step, enum shape_kind kind, const struct p
 {
     const float one = 1.0f, zero = 0.0f;
     const cudaDataType_t type = kind == SHAPE_LOGITS ? CUDA_R_32F : CUDA_R_16BF;
-    const cublasStatus_t result =
-        cublasGemmEx(step->cuda->library, CUBLAS_OP_T, CUBLAS_OP_N, (int)product->rows, (int)rows,
-                     (int)product->columns, &one, product->values, CUDA_R_16BF,
-                     (int)product->columns, input, CUDA_R_16BF, (int)product->columns, &zero,
-                     output, type, (int)product->rows, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    cublasStatus_t result = CUBLAS_STATUS_EXECUTION_FAILED;
+    if (!step->library_fails)
+        result = cublasGemmEx(step->cuda->library, CUBLAS_OP_T, CUBLAS_OP_N, (int)product->rows,
+                              (int)rows, (int)product->columns, &one, product->values, CUDA_R_16BF,
+                              (int)product->columns, input, CUDA_R_16BF, (int)product->columns,
+                              &zero, output, type, (int)product->rows, CUBLAS_COMPUTE_32F,
+                              CUBLAS_GEMM_DEFAULT);
     if (result == CUBLAS_STATUS_SUCCESS)
         return STATUS_OK;
     log_error("library_failed", "what=gemm rows=%u columns=%u status=%d", product->rows,
@@ -71,7 +74,7 @@ enum status step_multiply_many(struct step *step, enum shape_kind kind,
     return multiply_own(step, kind, product, input, padded, output);
 }
 
-static struct kv_target target_of(const struct step *step, uint32_t layer, uint32_t exchange)
+struct kv_target step_target(const struct step *step, uint32_t layer, uint32_t exchange)
 {
     struct kv_target target = {};
     target.geometry = step->options.geometry;
@@ -88,6 +91,11 @@ static struct kv_target target_of(const struct step *step, uint32_t layer, uint3
     return target;
 }
 
+float step_attention_scale(const struct step_model *model)
+{
+    return (float)(LOG2_E / sqrt((double)model->head_dim));
+}
+
 /* CTAs over the segments of a row: enough to fill the device, never more than there are. */
 static uint32_t splits_for(const struct step *step, uint32_t rows)
 {
@@ -98,14 +106,22 @@ static uint32_t splits_for(const struct step *step, uint32_t rows)
     return wanted < step->segments_max ? wanted : step->segments_max;
 }
 
+/* Whether decoding takes the products as they are. */
+static bool attends_to_products(const struct step *step, const struct step_plan *plan)
+{
+    return plan->rows > FEW_ROWS_SERVED && plan->decoding == plan->rows &&
+           splits_for(step, plan->rows) == 1;
+}
+
 static enum status attend(struct step *step, const struct step_plan *plan, uint32_t layer,
                           uint32_t out_rows)
 {
     const struct step_model *model = &step->options.model;
     struct attention_launch launch = {};
-    launch.kv = target_of(step, layer, plan->exchange);
+    launch.kv = step_target(step, layer, plan->exchange);
     launch.kv_heads = model->kv_heads;
-    launch.scale = (float)(LOG2_E / sqrt((double)model->head_dim));
+    launch.scale = step_attention_scale(model);
+    launch.products = attends_to_products(step, plan) ? step->at.products : NULL;
     launch.count = step->at.decoding;
     launch.spans = step->at.spans;
     launch.span_count = plan->span_count;
@@ -178,7 +194,7 @@ static enum status few_layer(struct step *step, const struct step_plan *plan, ui
     cudaStream_t stream = step->cuda->stream;
     struct few_args args = few_of(step, SHAPE_HEADS, layer, rows);
     args.output = FEW_TO_HEADS;
-    args.kv = target_of(step, layer, plan->exchange);
+    args.kv = step_target(step, layer, plan->exchange);
     args.progress = step->progress;
     cudaError_t error = normalise(step, &args, weights->attention_norm, plan->rows);
     if (error == cudaSuccess)
@@ -211,8 +227,32 @@ static enum status few_layer(struct step *step, const struct step_plan *plan, ui
 
 /* ---- Many rows ---- */
 
+/* Whether own kernels of many rows serve: their weights lie in the order of the persistent step. */
+static bool goes_wide(const struct step *step, uint32_t rows)
+{
+    return step->stream.weights != NULL && rows > FEW_ROWS_SERVED && wide_rows(rows) != 0;
+}
+
+/* Gate and up with the gating, or the logits, from the normalised rows. */
+static enum status multiply_wide(struct step *step, uint32_t kind, uint32_t layer, uint32_t rows)
+{
+    struct wide_args args = {};
+    args.shape = step->stream.shape;
+    args.weights = (const uint8_t *)step->stream.weights;
+    args.layer = layer;
+    args.kind = kind;
+    args.rows = wide_rows(rows);
+    args.count = kind == STREAM_LOGITS ? &step->at.counts->samples : &step->at.counts->rows;
+    args.activations = step->at.normed;
+    args.gated = step->at.gated;
+    args.logits = step->at.logits;
+    return cuda_status(wide_launch(&args, step->cuda->stream), "wide");
+}
+
+/* `wide`: rows of the blocks that own kernels of many rows read; 0: rows as they are. */
 static cudaError_t add_and_norm(struct step *step, const struct step_plan *plan,
-                                const __nv_bfloat16 *addend, const float *weight, uint32_t progress)
+                                const __nv_bfloat16 *addend, const float *weight, uint32_t progress,
+                                uint32_t wide)
 {
     struct norm_args norm = {};
     norm.residual = step->at.residual;
@@ -223,10 +263,31 @@ static cudaError_t add_and_norm(struct step *step, const struct step_plan *plan,
     norm.epsilon = step->options.model.norm_epsilon;
     norm.rows = plan->rows;
     norm.columns = step->options.model.width;
+    norm.out_rows = wide;
+    norm.out_blocks = wide != 0;
     norm.output = step->at.normed;
     norm.progress = step->progress;
     norm.progress_value = progress;
     return norm_launch(&norm, step->cuda->stream);
+}
+
+/* The same by the library and a kernel of its own. */
+static enum status multiply_and_gate(struct step *step, const struct step_plan *plan,
+                                     uint32_t layer)
+{
+    const struct step_buffers *at = &step->at;
+    enum status status =
+        step_multiply_many(step, SHAPE_PAIRS, step_product(step, SHAPE_PAIRS, layer), at->normed,
+                           plan->rows, at->products);
+    if (status != STATUS_OK)
+        return status;
+    struct gate_args gate = {};
+    gate.products = at->products;
+    gate.count = &at->counts->rows;
+    gate.rows = plan->rows;
+    gate.width = step->options.model.ffn_width;
+    gate.output = at->gated;
+    return cuda_status(gate_launch(&gate, step->cuda->stream), "gate");
 }
 
 static enum status many_layer(struct step *step, const struct step_plan *plan, uint32_t layer)
@@ -239,32 +300,27 @@ static enum status many_layer(struct step *step, const struct step_plan *plan, u
         return step_multiply_many(step, kind, step_product(step, kind, layer), input, rows, output);
     };
     enum status status = cuda_status(
-        add_and_norm(step, plan, layer > 0 ? at->added : NULL, weights->attention_norm, layer),
+        add_and_norm(step, plan, layer > 0 ? at->added : NULL, weights->attention_norm, layer, 0),
         "norm");
     if (status == STATUS_OK)
         status = multiply(SHAPE_HEADS, at->normed, at->products);
     if (status != STATUS_OK)
         return status;
-    const struct kv_target target = target_of(step, layer, plan->exchange);
-    status =
-        cuda_status(heads_launch(&target, at->products, &at->counts->rows, rows, stream), "heads");
+    const struct kv_target target = step_target(step, layer, plan->exchange);
+    if (!attends_to_products(step, plan))
+        status = cuda_status(
+            heads_launch(&target, at->products, &at->counts->rows, rows, stream), "heads");
     if (status == STATUS_OK)
         status = attend(step, plan, layer, 0);
     if (status == STATUS_OK)
         status = multiply(SHAPE_OUTPUT, at->attended, at->added);
+    const uint32_t wide = goes_wide(step, rows) ? wide_rows(rows) : 0;
     if (status == STATUS_OK)
-        status = cuda_status(add_and_norm(step, plan, at->added, weights->ffn_norm, layer), "norm");
+        status = cuda_status(
+            add_and_norm(step, plan, at->added, weights->ffn_norm, layer, wide), "norm");
     if (status == STATUS_OK)
-        status = multiply(SHAPE_PAIRS, at->normed, at->products);
-    if (status != STATUS_OK)
-        return status;
-    struct gate_args gate = {};
-    gate.products = at->products;
-    gate.count = &at->counts->rows;
-    gate.rows = rows;
-    gate.width = step->options.model.ffn_width;
-    gate.output = at->gated;
-    status = cuda_status(gate_launch(&gate, stream), "gate");
+        status = wide != 0 ? multiply_wide(step, STREAM_PAIRS, layer, rows)
+                           : multiply_and_gate(step, plan, layer);
     return status == STATUS_OK ? multiply(SHAPE_DOWN, at->gated, at->added) : status;
 }
 
@@ -290,7 +346,7 @@ static enum status output_logits(struct step *step, const struct step_plan *plan
             error = few_launch(&args, step->cuda->multiprocessors, step->cuda->stream);
         return cuda_status(error, "logits");
     }
-    const bool few = plan->samples <= FEW_ROWS_SERVED;
+    const bool few = plan->samples <= FEW_ROWS_SERVED, wide = goes_wide(step, plan->samples);
     struct norm_args norm = {};
     norm.residual = at->residual;
     norm.addend = addend;
@@ -301,11 +357,14 @@ static enum status output_logits(struct step *step, const struct step_plan *plan
     norm.epsilon = step->options.model.norm_epsilon;
     norm.rows = plan->samples;
     norm.columns = step->options.model.width;
-    norm.out_rows = few ? operand_rows(plan->samples) : 0;
+    norm.out_rows = few ? operand_rows(plan->samples) : wide ? wide_rows(plan->samples) : 0;
+    norm.out_blocks = wide;
     norm.output = at->normed;
     norm.progress = step->progress;
     norm.progress_value = step->options.model.layers;
     enum status status = cuda_status(norm_launch(&norm, step->cuda->stream), "norm");
+    if (status == STATUS_OK && wide)
+        return multiply_wide(step, STREAM_LOGITS, step->options.model.layers, plan->samples);
     if (status != STATUS_OK || !few)
         return status != STATUS_OK
                    ? status
@@ -367,6 +426,15 @@ enum status step_enqueue(struct step *step, const struct step_plan *plan)
 {
     const bool few = plan->rows <= FEW_ROWS_SERVED;
     enum status status = begin(step, plan);
+    if (status == STATUS_OK && plan->fault != BACKEND_FAULT_NONE) {
+        const struct fault_args fault = {plan->fault, step->options.model.width,
+                                         step->at.residual};
+        status = cuda_status(fault_launch(&fault, step->cuda->stream), "fault");
+    }
+    if (status == STATUS_OK && plan->persistent) {
+        status = step_stream_enqueue(step, plan);
+        return status == STATUS_OK ? draw(step, plan) : status;
+    }
     for (uint32_t layer = 0; status == STATUS_OK && layer < step->options.model.layers; layer++)
         status = few ? few_layer(step, plan, layer) : many_layer(step, plan, layer);
     if (status == STATUS_OK && plan->samples > 0)

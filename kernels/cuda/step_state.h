@@ -3,13 +3,15 @@
 #define TANDEM_KERNELS_CUDA_STEP_STATE_H
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/stream.h"
 
 enum {
-    FEW_ROWS_SERVED = 16,   /* by own products; the library is faster from there on (measured) */
+    FEW_ROWS_SERVED = 8,    /* by the fused products; others are faster from there on (measured) */
     LIBRARY_ROWS_UNIT = 64, /* up to LIBRARY_ROWS_FINE rows; 128 from there on */
     LIBRARY_ROWS_FINE = 256,
     BUCKETS_MAX = 40,
     PENDING_ENTRIES_MIN = 4096,
+    STREAM_INSTANCES = 4, /* of the persistent step: 1, 2, 4, 8 rows */
 };
 
 /* Products of one layer, and of the output. */
@@ -55,6 +57,19 @@ struct exchange {
     uint32_t rows, samples;
 };
 
+/* The persistent step (step_stream.cu). */
+struct stream_state {
+    struct stream_shape shape;
+    void *memory; /* owned, as all below */
+    void *weights;
+    uint64_t memory_bytes, weights_bytes;
+    float *norms;       /* inside memory */
+    uint32_t *parities; /* inside memory [instance] */
+    uint32_t instances; /* that serve; 0: none */
+    struct stream_args args[STREAM_INSTANCES];
+    cudaGraphExec_t graphs[STREAM_INSTANCES][STEPS_IN_FLIGHT];
+};
+
 struct step {
     struct cuda_backend *cuda;
     struct step_options options;
@@ -76,6 +91,8 @@ struct step {
     uint32_t bucket_count;
     uint32_t buckets[BUCKETS_MAX]; /* rows */
     cudaGraphExec_t graphs[BUCKETS_MAX][STEPS_IN_FLIGHT];
+    struct stream_state stream;
+    bool library_fails; /* a planted fault */
 };
 
 /* Rows that the library is called with for `rows`. */
@@ -93,10 +110,27 @@ struct step_plan {
     uint32_t span_count;   /* of several rows */
     uint32_t span_tiles;   /* of the longest */
     bool samples_in_order; /* sample i is row i */
+    bool persistent;       /* by the persistent step */
+    uint32_t fault;        /* enum backend_fault_kind */
     uint32_t exchange;
 };
 
 const struct product *step_product(const struct step *step, enum shape_kind kind, uint32_t layer);
+
+/* Where the rows of a step stand, for one layer. */
+struct kv_target step_target(const struct step *step, uint32_t layer, uint32_t exchange);
+float step_attention_scale(const struct step_model *model);
+
+/* Takes the memory of the persistent step, where it can serve the model. */
+MUST_USE enum status step_stream_open(struct step *step);
+void step_stream_close(struct step *step);
+/* Rows of an instance; 0: there is none. */
+uint32_t step_stream_rows(const struct step *step, uint32_t instance);
+/* Whether the persistent step serves sampled decodes at these positions [plan.rows]. */
+bool step_stream_serves(const struct step *step, const struct step_plan *plan,
+                        const uint32_t *positions, uint32_t *out_instance);
+/* From the residual stream to the logits. */
+MUST_USE enum status step_stream_enqueue(struct step *step, const struct step_plan *plan);
 
 /* Enqueues one step. */
 MUST_USE enum status step_enqueue(struct step *step, const struct step_plan *plan);

@@ -202,10 +202,13 @@ static std::vector<uint8_t> fill_pool(const struct scene &scene, const struct kv
         for (uint32_t h = 0; h < scene.kv_heads; h++) {
             const uint32_t at = (uint32_t)table[p / block];
             const uint64_t from = ((uint64_t)p * scene.kv_heads + h) * scene.dim;
-            memcpy(&pool[kv_k_head_offset(&g, at, h) + p % block * scene.dim * 2],
-                   &content.keys[from], scene.dim * 2);
-            memcpy(&pool[kv_v_head_offset(&g, at, h) + p % block * scene.dim * 2],
-                   &content.values[from], scene.dim * 2);
+            for (uint32_t d = 0; d < scene.dim; d++) {
+                const uint32_t element = kv_v_element(&g, p % block, d);
+                memcpy(&pool[kv_k_head_offset(&g, at, h) + element * 2], &content.keys[from + d],
+                       2);
+                memcpy(&pool[kv_v_head_offset(&g, at, h) + element * 2], &content.values[from + d],
+                       2);
+            }
         }
     return pool;
 }

@@ -36,6 +36,7 @@ struct step_world {
     uint64_t pool_bytes;
     uint32_t slots, context, logical_blocks;
     uint32_t shuffle; /* multiplies logical block numbers: odd */
+    bool separate_kernels;
     struct step *step;
 };
 
@@ -180,6 +181,7 @@ static inline void world_start(struct step_world *world, uint32_t rows, bool has
         .rows = rows,
         .samples = world->slots < rows ? world->slots : rows,
         .hash_logits = hash_logits,
+        .separate_kernels = world->separate_kernels,
     };
     if (world->step != NULL)
         world->backend->steps->close(world->step);

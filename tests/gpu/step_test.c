@@ -86,6 +86,70 @@ static void test_batches(struct step_world *world, uint64_t alone)
     expect(samples[0].logits_hash == alone, "beside a chunk of", 200);
 }
 
+/* Positions at borders of blocks, tiles, segments and of the ways that attention takes. */
+static const uint32_t BORDERS[] = {0,   1,   14,  15,  16,  17,   31,   32,   33,   62,  63,
+                                   64,  65,  127, 128, 191, 192,  254,  255,  256,  257, 258,
+                                   511, 512, 513, 767, 768, 1023, 1024, 1025, 1279, 1280};
+enum { BORDER_COUNT = sizeof BORDERS / sizeof *BORDERS, BORDER_LENGTH = 1281, PERSISTENT_ROWS = 8 };
+
+/* Rows of one step, decoded at `positions` of streams that were prefilled up to there. */
+static void decode_at(struct step_world *world, const uint32_t *positions, uint32_t rows,
+                      uint64_t *out_hashes)
+{
+    batch_start(&batch);
+    for (uint32_t row = 0; row < rows; row++) {
+        batch_row(&batch, row, positions[row], token_of(world, 50 + row, positions[row]));
+        batch_sample(&batch, &GREEDY);
+    }
+    batch_run(world, &batch, samples);
+    for (uint32_t row = 0; row < rows; row++)
+        out_hashes[row] = samples[row].errors == 0 ? samples[row].logits_hash : row;
+}
+
+/* Every number of rows at every border; each step twice, since the second finds what the first
+ * left. */
+static void collect_borders(struct step_world *world,
+                            uint64_t (*out)[PERSISTENT_ROWS + 1][PERSISTENT_ROWS])
+{
+    for (uint32_t slot = 0; slot < PERSISTENT_ROWS; slot++) {
+        world_map(world, slot);
+        (void)prefill(world, slot, 50 + slot, BORDER_LENGTH, ROWS);
+    }
+    for (uint32_t i = 0; i < BORDER_COUNT; i++)
+        for (uint32_t rows = 1; rows <= PERSISTENT_ROWS; rows++) {
+            uint32_t positions[PERSISTENT_ROWS];
+            for (uint32_t row = 0; row < rows; row++)
+                positions[row] = BORDERS[(i + row * 11) % BORDER_COUNT];
+            uint64_t again[PERSISTENT_ROWS];
+            decode_at(world, positions, rows, out[i][rows]);
+            decode_at(world, positions, rows, again);
+            if (memcmp(again, out[i][rows], rows * sizeof *again) != 0)
+                out[i][rows][0] = 1; /* never a hash of the other way */
+        }
+}
+
+/* The persistent step against separate kernels. */
+static void test_persistent(struct step_world *world)
+{
+    static uint64_t one[BORDER_COUNT][PERSISTENT_ROWS + 1][PERSISTENT_ROWS];
+    static uint64_t separate[BORDER_COUNT][PERSISTENT_ROWS + 1][PERSISTENT_ROWS];
+    world->separate_kernels = true;
+    world_start(world, ROWS, true);
+    collect_borders(world, separate);
+    world->separate_kernels = false;
+    world_start(world, ROWS, true);
+    collect_borders(world, one);
+    for (uint32_t rows = 1; rows <= PERSISTENT_ROWS; rows++) {
+        uint32_t different = 0;
+        for (uint32_t i = 0; i < BORDER_COUNT; i++)
+            for (uint32_t row = 0; row < rows; row++)
+                different += one[i][rows][row] != separate[i][rows][row];
+        expect(different == 0, different == 0 ? "persistent step, rows" : "DIFFERS at rows", rows);
+        if (different > 0)
+            printf("     %u of %u hashes differ\n", different, BORDER_COUNT * rows);
+    }
+}
+
 /* Two steps in flight, the token of the second taken from the first. */
 static void test_flight(struct step_world *world)
 {
@@ -145,7 +209,7 @@ static void test_least(const struct step_shape *shape)
 static void test_shape(const struct step_shape *shape)
 {
     struct step_world world;
-    world_open(&world, shape, 128, 512);
+    world_open(&world, shape, 128, BORDER_LENGTH + 15);
     world_start(&world, ROWS, true);
     printf("shape %s on %s\n", shape->name, world.backend->name);
     world_map(&world, 0);
@@ -160,6 +224,7 @@ static void test_shape(const struct step_shape *shape)
     world_map(&world, 0);
     expect(prefill(&world, 0, 5, LENGTH, LENGTH).logits_hash == whole, "shuffled blocks", 0);
     test_batches(&world, alone);
+    test_persistent(&world);
     world_start(&world, ROWS, false);
     test_flight(&world);
     world_close(&world);

@@ -9,7 +9,7 @@
     {                                                                                              \
         "cpu-" isa_name ", " #count " threads", "cpu",                                             \
         {                                                                                          \
-            BACKEND_CPU, isa, count, 0                                                             \
+            .kind = BACKEND_CPU, .cpu_isa = isa, .threads = count                                  \
         }                                                                                          \
     }
 

@@ -105,8 +105,10 @@ static void s18_s26_golden_addresses(void **state)
     /* Block 2, head 3: K in front, V behind, one head's 16 tokens are one run. */
     assert_int_equal(kv_k_head_offset(&LLAMA, 2, 3), 2 * 32768 + 3 * 16 * 64 * 2);
     assert_int_equal(kv_v_head_offset(&LLAMA, 2, 3), 2 * 32768 + 16384 + 3 * 16 * 64 * 2);
-    assert_int_equal(kv_k_element(&LLAMA, 5, 7), 5 * 64 + 7);
-    assert_int_equal(kv_v_element(&LLAMA, 5, 7), 5 * 64 + 7);
+    assert_int_equal(kv_k_element(&LLAMA, 5, 7), 5 * 64 + 5 * 8 + 7); /* vector 0 xor 5 */
+    assert_int_equal(kv_v_element(&LLAMA, 5, 7), 5 * 64 + 5 * 8 + 7);
+    assert_int_equal(kv_v_element(&LLAMA, 8, 63), 8 * 64 + 63);  /* xor 0 */
+    assert_int_equal(kv_v_element(&LLAMA, 15, 63), 15 * 64 + 7); /* vector 7 xor 7 */
     struct kv_geometry cpu = LLAMA;
     cpu.order = KV_ORDER_CPU;
     assert_int_equal(kv_k_element(&cpu, 5, 7), 7 * 16 + 5);

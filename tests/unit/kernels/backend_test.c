@@ -9,7 +9,7 @@
 
 static struct backend *open_backend(uint32_t isa, uint32_t threads)
 {
-    struct backend_options options = {BACKEND_CPU, isa, threads, 0};
+    struct backend_options options = {.kind = BACKEND_CPU, .cpu_isa = isa, .threads = threads};
     struct backend *backend = NULL;
     struct reason reason;
     enum status status = backend_open(&options, &backend, reason_init(&reason));
@@ -58,7 +58,8 @@ static void threads_are_as_asked(void **state)
 /* Pinned threads compute; the caller's thread may go where it could go before. */
 static void pinned_threads_leave_the_caller_alone(void **state)
 {
-    struct backend_options options = {BACKEND_CPU, CPU_ISA_AUTO, 4, 1};
+    struct backend_options options = {
+        .kind = BACKEND_CPU, .cpu_isa = CPU_ISA_AUTO, .threads = 4, .pin_threads = 1};
     struct backend *backend = NULL;
     struct reason reason;
     cpu_set_t before, after;

@@ -1,0 +1,10 @@
+/* Instances of the persistent step for 8 rows. */
+#include "kernels/cuda/stream_instances.h"
+#include "kernels/cuda/stream_step.cuh"
+
+stream_kernel_type stream_kernel_of_8(uint32_t vectors, uint32_t head_dim)
+{
+    if (vectors == 1)
+        return head_dim == 64 ? stream_kernel<8, 1, 64> : stream_kernel<8, 1, 128>;
+    return NULL;
+}
