@@ -35,9 +35,12 @@ stop_pair() {
 }
 trap stop_pair EXIT
 
+# start_worker MODEL OPTIONS...
 start_worker() {
-    "$bin/tandem-worker" --run-dir "$work/run" --model "$1" --backend cuda --kv-type bf16 --kv-pool-bytes 6G \
-        --slots 256 --step-tokens 2304 --debug-logits-hash="$hash" >> "$logs/worker.log" 2>&1 &
+    local model=$1
+    shift
+    "$bin/tandem-worker" --run-dir "$work/run" --model "$model" --backend cuda --kv-type bf16 --kv-pool-bytes 6G \
+        --slots 256 --step-tokens 2304 --debug-logits-hash="$hash" "$@" >> "$logs/worker.log" 2>&1 &
     worker=$!
 }
 
@@ -60,8 +63,10 @@ start_pair() {
     return 1
 }
 
+# ask [FILE_FOR_ERRORS]: the prompt has more than 16 tokens, so that its products are the library's.
 ask() {
-    "$bin/tandem" generate --run-dir "$work/run" --max-tokens 3500 --ignore-eos "Once upon a time" 2>> "$logs/cli.log"
+    "$bin/tandem" generate --run-dir "$work/run" --max-tokens 3500 --ignore-eos "Once upon a time there was a miller who had three \
+sons, a mill, a donkey and a cat, and when he died they shared all of it among them." 2>> "${1:-$logs/cli.log}"
 }
 
 # The answer of an undisturbed run, and with the worker killed up to four times on the way.
@@ -93,6 +98,9 @@ test_kill() {
     fi
 }
 
+. tests/gpu/faults.sh
+
+date -u "+%F %H:%M"
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,power.draw --format=csv,noheader
 if [ -z "$bin" ]; then
     cmake --preset release -B "$work/build" > "$logs/configure.log" 2>&1 &&
@@ -102,17 +110,24 @@ fi
 check kernels "$bin/gpu_kernels_test"
 check steps "$bin/gpu_step_test"
 timeout 120 "$bin/gpu_step_bench" 2> "$logs/bench.err" | tee "$logs/bench.log"
+timeout 60 "$bin/gpu_price_bench" | tee "$logs/price.log"
 if [ -n "$tokenizer" ]; then
     python3 tests/gpu/make_models.py "$tokenizer" "$work" small llama-1b
     model=$work/small.gguf hash=yes
-    start_pair "$model" --slots 16 && test_kill
+    if start_pair "$model" --slots 16; then
+        test_kill
+        test_faults
+    fi
     stop_pair
     model=$work/llama-1b.gguf hash=no
-    begin=$(date +%s.%N)
+    begin=$(date +%s%3N)
     if start_pair "$model" --slots 256 --step-tokens 2304; then
-        note "llama-1b: ready after $(echo "$(date +%s.%N) - $begin" | bc) s, start of both programs included"
-        timeout 200 "$bin/gpu_serve_bench" "$work/run" 49000 1:64:128:1 1:64:128:1 1:960:128:1 64:960:128:1 \
-            64:960:128:8 256:192:128:8 256:192:128:8 2>&1 | tee "$logs/serve.log"
+        note "llama-1b: ready after $(($(date +%s%3N) - begin)) ms, start of both programs included"
+        "$bin/gpu_serve_bench" "$work/run" 49000 1:64:2:1 > "$logs/first.log"
+        note "llama-1b: first token of a prompt of 64 after $(($(date +%s%3N) - begin)) ms"
+        timeout 200 "$bin/gpu_serve_bench" "$work/run" 49000 1:64:128:1 1:64:128:1 1:64:128:1 1:960:128:1 1:960:128:1 \
+            64:960:128:1 64:960:128:8 64:960:128:8 64:960:128:8 256:192:128:8 256:192:128:8 256:192:128:8 \
+            256:100-1024:256:8 256:100-1024:256:8 2>&1 | tee "$logs/serve.log"
     fi
     stop_pair
 fi
