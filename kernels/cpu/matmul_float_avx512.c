@@ -89,85 +89,58 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const uint32_t type, c
     }
 }
 
-/* Up to FEW_ROWS rows, with the weights as they stand in memory. */
-ALWAYS_INLINE void multiply_few(const struct tile *tile, const uint32_t type, uint32_t rows,
-                                const uint32_t panels)
+/* Up to FEW_ROWS rows against a pair, with the weights as they stand in memory. */
+ALWAYS_INLINE void multiply_few(const struct tile *tile, const uint32_t type, uint32_t rows)
 {
     if (rows == 1)
-        multiply_rows(tile, type, 1, panels);
+        multiply_rows(tile, type, 1, PANELS);
     else if (rows == 2)
-        multiply_rows(tile, type, 2, panels);
+        multiply_rows(tile, type, 2, PANELS);
     else if (rows == 3)
-        multiply_rows(tile, type, 3, panels);
+        multiply_rows(tile, type, 3, PANELS);
     else if (rows == 4)
-        multiply_rows(tile, type, 4, panels);
+        multiply_rows(tile, type, 4, PANELS);
     else if (rows == 5)
-        multiply_rows(tile, type, 5, panels);
+        multiply_rows(tile, type, 5, PANELS);
     else if (rows == 6)
-        multiply_rows(tile, type, 6, panels);
+        multiply_rows(tile, type, 6, PANELS);
     else if (rows == 7)
-        multiply_rows(tile, type, 7, panels);
+        multiply_rows(tile, type, 7, PANELS);
     else
-        multiply_rows(tile, type, FEW_ROWS, panels);
+        multiply_rows(tile, type, FEW_ROWS, PANELS);
 }
 
-/* A group of rows with widened weights. */
-ALWAYS_INLINE void multiply_group(const struct tile *tile, uint32_t rows, const uint32_t panels)
+/* A group of rows against a pair of widened panels. */
+ALWAYS_INLINE void multiply_group(const struct tile *tile, uint32_t rows)
 {
-    switch (rows) {
-    case 5:
-        multiply_rows(tile, WEIGHT_TYPE_F32, 5, panels);
-        break;
-    case 6:
-        multiply_rows(tile, WEIGHT_TYPE_F32, 6, panels);
-        break;
-    case 7:
-        multiply_rows(tile, WEIGHT_TYPE_F32, 7, panels);
-        break;
-    case 8:
-        multiply_rows(tile, WEIGHT_TYPE_F32, 8, panels);
-        break;
-    case 9:
-        multiply_rows(tile, WEIGHT_TYPE_F32, 9, panels);
-        break;
-    case 10:
-        multiply_rows(tile, WEIGHT_TYPE_F32, 10, panels);
-        break;
-    case 11:
-        multiply_rows(tile, WEIGHT_TYPE_F32, 11, panels);
-        break;
-    default:
-        multiply_rows(tile, WEIGHT_TYPE_F32, ROWS_TOGETHER, panels);
-        break;
-    }
+    if (rows <= FEW_ROWS)
+        multiply_few(tile, WEIGHT_TYPE_F32, rows);
+    else if (rows == 9)
+        multiply_rows(tile, WEIGHT_TYPE_F32, 9, PANELS);
+    else if (rows == 10)
+        multiply_rows(tile, WEIGHT_TYPE_F32, 10, PANELS);
+    else if (rows == 11)
+        multiply_rows(tile, WEIGHT_TYPE_F32, 11, PANELS);
+    else
+        multiply_rows(tile, WEIGHT_TYPE_F32, ROWS_TOGETHER, PANELS);
 }
 
-/* All rows, more than FEW_ROWS, over the columns of a chunk, in groups of nearly the same size:
- * none has fewer than 5. The first group fetches what the next pair needs. */
-ALWAYS_INLINE void multiply_groups(struct tile tile, uint32_t rows, const uint32_t panels)
+/* All rows over the columns of a chunk, in groups of nearly the same size. The first group fetches
+ * what the next pair needs. One copy for all types. */
+static __attribute__((noinline)) void multiply_wide(const struct tile *whole, uint32_t rows)
 {
+    struct tile tile = *whole;
     for (uint32_t left = rows; left > 0;) {
         uint32_t groups = (left + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
         uint32_t count = (left + groups - 1) / groups;
-        multiply_group(&tile, count, panels);
+        multiply_group(&tile, count);
         tile.input += count * tile.input_stride;
         tile.output += count * tile.output_stride;
         if (tile.chains != NULL)
-            tile.chains += count * panels * PANEL_ROWS;
+            tile.chains += count * PANELS * PANEL_ROWS;
         tile.ahead_step = 0;
         left -= count;
     }
-}
-
-/* One copy of each for all types. */
-static __attribute__((noinline)) void multiply_wide(const struct tile *tile, uint32_t rows)
-{
-    multiply_groups(*tile, rows, 1);
-}
-
-static __attribute__((noinline)) void multiply_wide_pair(const struct tile *tile, uint32_t rows)
-{
-    multiply_groups(*tile, rows, PANELS);
 }
 
 ALWAYS_INLINE void widen(const uint8_t *weights, uint32_t columns, const uint32_t type,
@@ -179,25 +152,21 @@ ALWAYS_INLINE void widen(const uint8_t *weights, uint32_t columns, const uint32_
 }
 
 /* A chunk of columns for all rows: the weights stay in the L1 cache. */
-ALWAYS_INLINE void multiply_chunk(const struct tile *chunk, const uint32_t type, uint32_t rows,
-                                  const uint32_t panels)
+ALWAYS_INLINE void multiply_chunk(const struct tile *chunk, const uint32_t type, uint32_t rows)
 {
     _Alignas(64) float wide[PANELS][CHUNK_COLUMNS][PANEL_ROWS];
     struct tile tile = *chunk;
-    for (uint32_t p = 0; p < panels && type != WEIGHT_TYPE_F32; p++) {
+    for (uint32_t p = 0; p < PANELS && type != WEIGHT_TYPE_F32; p++) {
         widen(chunk->weights[p], chunk->columns, type, wide[p]);
         tile.weights[p] = (const uint8_t *)wide[p];
     }
-    if (panels == 1)
-        multiply_wide(&tile, rows);
-    else
-        multiply_wide_pair(&tile, rows);
+    multiply_wide(&tile, rows);
 }
 
 /* Chunk after chunk; between two of them the chains wait in a tile of their own, since rows of the
  * result may lie such that they evict each other. */
 ALWAYS_INLINE void multiply_chunks(struct tile tile, uint32_t columns, const uint32_t type,
-                                   uint32_t rows, const uint32_t panels)
+                                   uint32_t rows)
 {
     _Alignas(64) float chains[MATMUL_TILE_ROWS * PANELS * PANEL_ROWS];
     const struct tile whole = tile;
@@ -206,18 +175,18 @@ ALWAYS_INLINE void multiply_chunks(struct tile tile, uint32_t columns, const uin
         tile.columns = last ? columns - first : CHUNK_COLUMNS;
         tile.chains = first == 0 ? NULL : chains;
         tile.output = last ? whole.output : chains;
-        tile.output_stride = last ? whole.output_stride : panels * PANEL_ROWS;
-        multiply_chunk(&tile, type, rows, panels);
+        tile.output_stride = last ? whole.output_stride : PANELS * PANEL_ROWS;
+        multiply_chunk(&tile, type, rows);
         tile.input += tile.columns;
-        for (uint32_t p = 0; p < panels; p++) {
+        for (uint32_t p = 0; p < PANELS; p++) {
             tile.weights[p] += (uint64_t)tile.columns * PANEL_ROWS * element_bytes(type);
             tile.ahead[p] += (uint64_t)tile.columns * PANEL_ROWS * element_bytes(type);
         }
     }
 }
 
-ALWAYS_INLINE void multiply(const void *panel, const struct matmul_share *share,
-                            const uint32_t type, const uint32_t panels)
+ALWAYS_INLINE struct tile tile_of(const void *panel, const struct matmul_share *share,
+                                  const uint32_t type, const uint32_t panels)
 {
     struct tile tile = {
         .input = share->input,
@@ -231,38 +200,60 @@ ALWAYS_INLINE void multiply(const void *panel, const struct matmul_share *share,
         tile.weights[p] = (const uint8_t *)panel + p * share->panel_bytes;
         tile.ahead[p] = tile.weights[p] + panels * share->panel_bytes;
     }
-    if (share->rows <= FEW_ROWS)
-        multiply_few(&tile, type, share->rows, panels);
+    return tile;
+}
+
+ALWAYS_INLINE void multiply_pair(const void *panel, const struct matmul_share *share,
+                                 const uint32_t type)
+{
+    struct tile tile = tile_of(panel, share, type, PANELS);
+    if (share->rows > FEW_ROWS)
+        multiply_chunks(tile, share->columns, type, share->rows);
+    else if (type == WEIGHT_TYPE_F32)
+        multiply_wide(&tile, share->rows);
     else
-        multiply_chunks(tile, share->columns, type, share->rows, panels);
+        multiply_few(&tile, type, share->rows);
+}
+
+/* The last panel of a matrix with an odd number of them, or its last columns: row by row. */
+ALWAYS_INLINE void multiply_alone(const void *panel, const struct matmul_share *share,
+                                  const uint32_t type)
+{
+    struct tile tile = tile_of(panel, share, type, 1);
+    for (uint32_t row = 0; row < share->rows; row++) {
+        multiply_rows(&tile, type, 1, 1);
+        tile.input += tile.input_stride;
+        tile.output += tile.output_stride;
+        tile.ahead_step = 0;
+    }
 }
 
 void matmul_f32_avx512(const void *panel, const struct matmul_share *share)
 {
-    multiply(panel, share, WEIGHT_TYPE_F32, 1);
+    multiply_alone(panel, share, WEIGHT_TYPE_F32);
 }
 
 void matmul_f32_pair_avx512(const void *panel, const struct matmul_share *share)
 {
-    multiply(panel, share, WEIGHT_TYPE_F32, 2);
+    multiply_pair(panel, share, WEIGHT_TYPE_F32);
 }
 
 void matmul_f16_avx512(const void *panel, const struct matmul_share *share)
 {
-    multiply(panel, share, WEIGHT_TYPE_F16, 1);
+    multiply_alone(panel, share, WEIGHT_TYPE_F16);
 }
 
 void matmul_f16_pair_avx512(const void *panel, const struct matmul_share *share)
 {
-    multiply(panel, share, WEIGHT_TYPE_F16, 2);
+    multiply_pair(panel, share, WEIGHT_TYPE_F16);
 }
 
 void matmul_bf16_avx512(const void *panel, const struct matmul_share *share)
 {
-    multiply(panel, share, WEIGHT_TYPE_BF16, 1);
+    multiply_alone(panel, share, WEIGHT_TYPE_BF16);
 }
 
 void matmul_bf16_pair_avx512(const void *panel, const struct matmul_share *share)
 {
-    multiply(panel, share, WEIGHT_TYPE_BF16, 2);
+    multiply_pair(panel, share, WEIGHT_TYPE_BF16);
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { COLUMNS = 608, ROWS_MAX = 300, OUTPUTS = 72 };
+enum { COLUMNS = 608, ROWS_MAX = 300, OUTPUTS = 91 };
 
 static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 64, 127, 128, 129, 130, 300};
 
