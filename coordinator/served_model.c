@@ -103,7 +103,7 @@ enum status served_model_open(const struct coordinator_config *config,
     else if (status == STATUS_OK)
         status = tokenizer_open(&out_model->tokenizer, model_file_gguf(file), why);
     if (status == STATUS_OK) {
-        char name[LIMIT_NAME_BYTES + 1];
+        char name[LIMIT_NAME_BYTES + 1] = "";
         name_of_path(config->model, name, sizeof name);
         copy_name(model_file_gguf(file), "general.name", name, out_model->name);
         copy_name(model_file_gguf(file), "general.architecture", "llama", out_model->architecture);

@@ -2,18 +2,19 @@
 # From nothing to the first answer, and again at any time: installs what is missing, builds, fetches the model,
 # starts coordinator and worker (both come back by themselves), asks one question. The services stay.
 #
-# usage: quickstart.sh [start|stop|status] [--model FILE] [--run-dir DIRECTORY]
+# usage: quickstart.sh [start|stop|status] [--model FILE|DIRECTORY] [--run-dir DIRECTORY]
 set -euo pipefail
 . "$(dirname "$0")/places.sh"
 
 state=$cache/quickstart
 services=(coordinator worker)
 question="What is the capital of France?"
+question_ids=1,2,3 # to a model that is served without a tokenizer
 ready_seconds=60
 drain_seconds=35 # the coordinator's own limit is 30 s, then it answers for one second more
 
 usage() {
-    echo "usage: quickstart.sh [start|stop|status] [--model FILE] [--run-dir DIRECTORY]"
+    echo "usage: quickstart.sh [start|stop|status] [--model FILE|DIRECTORY] [--run-dir DIRECTORY]"
 }
 
 command=start
@@ -155,7 +156,7 @@ hints() {
     cat << END
 
 Both services go on running; logs are in $state.
-  ask:     $build/bin/tandem chat$where "Tell me a story about a tandem."
+  ask:     $build/bin/tandem ${ask[0]}$where $([ "${ask[0]}" = chat ] && echo '"Tell me a story about a tandem."' || echo "--ids 4,5,6")
   look:    $build/bin/tandem stats$where
   break:   kill -9 $alive_pid    (the worker, while it answers: nothing is lost, another one goes on)
   stop:    $tree/deploy/quickstart.sh stop
@@ -184,9 +185,11 @@ run_start() {
     fi
     wait_until_ready
     trap 'fail $EXIT_INTERRUPTED "interrupted; both services run, stop them with $0 stop."' INT TERM
-    echo "> $question"
     local code=0
-    "$build/bin/tandem" chat --run-dir "$run_dir" --temperature 0 --max-tokens 64 "$question" || code=$?
+    ask=(chat "$question")
+    if "$build/bin/tandem" models --run-dir "$run_dir" | grep -q '^text  *no'; then ask=(generate --ids "$question_ids"); fi
+    echo "> ${ask[-1]}"
+    "$build/bin/tandem" "${ask[0]}" --run-dir "$run_dir" --temperature 0 --max-tokens 64 "${ask[@]:1}" || code=$?
     [ $code -eq 0 ] ||
         fail $code "the question was not answered, see above; both services run on, look into $state/*.log or stop them with $0 stop."
     hints

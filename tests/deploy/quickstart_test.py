@@ -118,6 +118,12 @@ class QuickstartTest(unittest.TestCase):
             finally:
                 other.terminate()
 
+    def test_a_directory_is_asked_with_ids(self):
+        result = self.quickstart("--model", os.path.join(BUILD, "models", "tiny-directory"))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r"(?m)^> 1,2,3\n(\d+ )+\d+$")
+        self.assertRegex(result.stdout, r"(?m)^  ask: .*/tandem generate.* --ids 4,5,6$")
+
     def test_a_model_that_is_none(self):
         broken = os.path.join(self.folder, "broken.gguf")
         with open(broken, "w", encoding="utf-8") as file:
