@@ -147,7 +147,7 @@ static void models_carry_the_limits(void **state)
                                             .vocabulary = 49152,
                                             .chat_template = true,
                                             .arithmetic = fake_text("cpu-1-f16")},
-                                           {.name = fake_text("other")}};
+                                           {.name = fake_text("other"), .ids_only = true}};
     struct client_answer answer = {.type = CLIENT_ANSWER_MODELS};
     answer.models.models = (struct wire_list){.items = served, .count = 2};
     answer.models.slots = 64;
@@ -173,6 +173,8 @@ static void models_carry_the_limits(void **state)
     assert_int_equal(models[1].queue_requests_max, 10000);
     assert_int_equal(models[1].kept_ms, 120000);
     assert_string_equal(models[1].name, "other");
+    assert_false(models[0].ids_only);
+    assert_true(models[1].ids_only);
     tandem_free(models);
     close_bench(&bench);
 }

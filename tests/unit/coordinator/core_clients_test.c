@@ -265,6 +265,50 @@ static void detokenize_gives_bytes_or_names_the_id(void **state)
     assert_int_equal(engine_error(&engine, handle), ERROR_CODE_INVALID_REQUEST);
 }
 
+/* Without a tokenizer: ids in, ids out, and each token is released as it comes. */
+static void ids_alone_are_served_and_text_is_refused(void **state)
+{
+    (void)state;
+    static const uint32_t end = LETTERS_END, ids[] = {'h', 'i'};
+    vocabulary_free(&engine.vocabulary);
+    assert_int_equal(vocabulary_init_ids(&engine.vocabulary, LETTERS_TOKENS, &end, 1, NULL),
+                     STATUS_OK);
+    engine.config.ids_only = true;
+    engine.config.chat_template = false;
+    engine_start(&engine);
+    engine_attach(&engine);
+    struct client_request models = {.type = CLIENT_MODELS};
+    assert_int_equal(engine_answer(&engine, engine_call(&engine, &models))->message.type,
+                     CLIENT_ANSWER_MODELS);
+    const struct client_submit submit = {.id = wire_text_of("a"),
+                                         .has_ids = true,
+                                         .ids = wire_tokens_of(ids, 2),
+                                         .has_max_tokens = true,
+                                         .max_tokens = 3,
+                                         .ignore_eos = true};
+    engine_submit(&engine, &submit);
+    for (uint32_t token = 0; token < 3; token++) {
+        const struct client_next next = {
+            .id = wire_text_of("a"), .from_token = token, .max_wait_ms = 20000};
+        uint64_t poll = engine_next(&engine, &next);
+        engine_step(&engine);
+        assert_int_equal(output_of(poll)->tokens.count, 1);
+        assert_int_equal(output_of(poll)->text.length, 0);
+    }
+    const struct client_submit text = engine_prompt("b", "hello", 3);
+    const struct client_request questions[] = {
+        {.type = CLIENT_SUBMIT, .submit = text},
+        {.type = CLIENT_TOKENIZE,
+         .tokenize = {.has_prompt = true, .prompt = wire_text_of("hello")}},
+        {.type = CLIENT_DETOKENIZE, .detokenize = {.ids = wire_tokens_of(ids, 2)}},
+    };
+    for (size_t i = 0; i < sizeof questions / sizeof questions[0]; i++) {
+        uint64_t handle = engine_call(&engine, &questions[i]);
+        assert_int_equal(engine_error(&engine, handle), ERROR_CODE_UNSUPPORTED);
+    }
+    assert_int_equal(engine.order_count, 0);
+}
+
 static void the_client_s_style_is_kept(void **state)
 {
     (void)state;
@@ -292,6 +336,7 @@ int main(void)
         CASE(a_submit_whose_caller_went_away_ends_as_an_orphan),
         CASE(an_unknown_id_is_told_with_the_instance),
         CASE(detokenize_gives_bytes_or_names_the_id),
+        CASE(ids_alone_are_served_and_text_is_refused),
         CASE(the_client_s_style_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
