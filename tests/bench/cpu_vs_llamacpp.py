@@ -5,6 +5,7 @@ For each round, file and workload: probes of the machine, then both programs, in
 round. Printed are medians of tokens per second, the median of the rounds' ratios, and our share of what the probe of
 the same round could do: of the read bandwidth for one stream, of the integer peak for many rows.
 
+llama.cpp's streams of a batch share their prompt (-pps), which spares it reading 128 positions per stream; ours do not.
 `ours` is the worker's own step rate (model_bench: layers and sampler, no socket); `client` is what clients of the two
 services see (client_bench), with the coordinator and the clients on the same processors.
 """
@@ -28,7 +29,7 @@ START_SECONDS = 30
 
 
 def llama_command(folder, path, workload, threads):
-    """The command, and how the rate is read from its lines of JSON."""
+    """The command, and the field of its lines of JSON that holds the rate."""
     bench = [f"{folder}/llama-bench", "-m", path, "-t", str(threads), "-r", "1", "-o", "jsonl"]
     if workload.startswith("pp"):
         return bench + ["-p", workload[2:], "-n", "0"], "avg_ts"
@@ -37,7 +38,7 @@ def llama_command(folder, path, workload, threads):
         return bench + ["-p", "0", "-n", count, "-d", depth or "0"], "avg_ts"
     streams = int(workload[1:])
     return [f"{folder}/llama-batched-bench", "-m", path, "-t", str(threads), "-tb", str(threads), "-c",
-            str(streams * 256), "-b", "2048", "-ub", "512", "-npp", "128", "-ntg", "64", "-npl", str(streams),
+            str(streams * 256), "-b", "2048", "-ub", "512", "-npp", "128", "-ntg", "64", "-npl", str(streams), "-pps",
             "--output-format", "jsonl"], "speed_tg"
 
 
@@ -76,23 +77,39 @@ class Pair:
         self.folder.cleanup()
 
 
-def measure(options, path, workload, turn):
-    """One round of one workload, as one piece: {probe, ours, llama[, client]}."""
+def commands(options, path, workload, turn):
+    """What one round of a workload runs, each with its key in front of the lines that it prints."""
     ours = [f"{options.programs}/model_bench", path, f"--threads={options.threads}", "probe", workload, "probe"]
-    theirs, field = llama_command(options.llama, path, workload, options.threads)
-    script = [f"{shlex.join(ours)}", f"{shlex.join(theirs)} 2>/dev/null"]
+    theirs, _ = llama_command(options.llama, path, workload, options.threads)
+    script = [(f"ours-{workload}", shlex.join(ours)), (f"llama-{workload}", f"{shlex.join(theirs)} 2>/dev/null")]
     if turn % 2:
         script.reverse()
     if options.client:
-        script.append(f"{options.programs}/client_bench {options.run_dir} {options.vocabulary} {workload}"
-                      " | sed 's/^/client-/'")
+        client = f"{options.programs}/client_bench {options.run_dir} {options.vocabulary} {workload}"
+        script.append((f"client-{workload}", client))
+    return [f"{command} | sed 's/^/{key} /'" for key, command in script]
+
+
+def measure(options, path, workloads, turn):
+    """One round: {workload: {probe, ours, llama[, client]}}."""
+    script = [command for workload in workloads for command in commands(options, path, workload, turn)]
     output = run(["bash", "-c", "set -e -o pipefail; " + "; ".join(script)], options.around)
-    rates = dict(RATE.findall(output))
-    probes = [[float(value) for value in probe] for probe in PROBE.findall(output)]
-    found = {"probe": [max(values) for values in zip(*probes)], "ours": float(rates[workload]),
-             "llama": float(next(json.loads(line)[field] for line in output.split("\n") if f'"{field}"' in line))}
-    if options.client:
-        found["client"] = float(rates["client-" + workload])
+    lines = {}
+    for line in output.split("\n"):
+        key, _, rest = line.partition(" ")
+        lines.setdefault(key, []).append(rest)
+    found = {}
+    for workload in workloads:
+        ours = "\n".join(lines[f"ours-{workload}"])
+        probes = [[float(value) for value in probe] for probe in PROBE.findall(ours)]
+        _, field = llama_command(options.llama, path, workload, options.threads)
+        found[workload] = {
+            "probe": [max(values) for values in zip(*probes)],
+            "ours": float(dict(RATE.findall(ours))[workload]),
+            "llama": float(next(json.loads(line)[field] for line in lines[f"llama-{workload}"] if field in line))}
+        if options.client:
+            client = "\n".join(lines[f"client-{workload}"])
+            found[workload]["client"] = float(dict(RATE.findall(client))[workload])
     return found
 
 
@@ -140,7 +157,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="a list with commas")
     parser.add_argument("--client", choices=("yes", "no"), default="yes", help="the clients' view as well")
-    parser.add_argument("--around", default="", help="a command put before each round of a workload, as taskset is")
+    parser.add_argument("--around", default="", help="a command put before each round, as taskset is")
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
     options.client, options.around = options.client == "yes", shlex.split(options.around)
@@ -154,8 +171,8 @@ def main():
             if pair:
                 options.run_dir = pair.folder.name + "/run"
             for turn in range(options.rounds):
-                for workload in workloads:
-                    rounds[workload].append(measure(options, path, workload, turn))
+                for workload, found in measure(options, path, workloads, turn).items():
+                    rounds[workload].append(found)
         finally:
             if pair:
                 pair.close()

@@ -15,7 +15,7 @@ place=$tree/build/llama.cpp
 version=0.3.36
 
 fetch() {
-    [ -x "$place/venv/bin/ninja" ] || {
+    "$place/venv/bin/python" -c 'import gguf, ninja, numpy' 2> /dev/null || {
         python3 -m venv "$place/venv"
         "$place/venv/bin/pip" -q install scikit-build-core cmake ninja gguf numpy
     }
@@ -39,7 +39,7 @@ build() {
 }
 
 [ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 64; }
-[ -x "$place/build/bin/llama-batched-bench" ] && [ "$1" != build ] || build
+[ -x "$place/build/bin/llama-perplexity" ] && [ "$1" != build ] || build
 [ "$1" != build ] || exit 0
 model=$1
 shift
