@@ -104,6 +104,10 @@ struct backend_operations {
     void (*attention)(struct backend *backend, const struct attention_args *args);
     void (*add)(struct backend *backend, const struct add_args *args);
     void (*silu_mul)(struct backend *backend, const struct silu_mul_args *args);
+    /* Several of the operations above in one pass over the rows; the bits are theirs. */
+    void (*norm_prepare)(struct backend *backend, const struct norm_prepare_args *args);
+    void (*silu_prepare)(struct backend *backend, const struct silu_prepare_args *args);
+    void (*rope_write)(struct backend *backend, const struct rope_write_args *args);
     void (*sample)(struct backend *backend, const struct sample_args *args);
     void (*hash)(struct backend *backend, const struct hash_args *args);
 

@@ -90,6 +90,12 @@ struct kv_view {
     uint32_t logical_blocks; /* innermost extent of the table */
 };
 
+/* Float weights take rows as they are, the others take them rounded. */
+static inline int weight_type_is_float(uint32_t type)
+{
+    return type == WEIGHT_TYPE_F32 || type == WEIGHT_TYPE_F16 || type == WEIGHT_TYPE_BF16;
+}
+
 /* What is wrong with a row; ORed into row_errors[row] by kv_write and sample. */
 enum row_error {
     ROW_ERROR_KV_RANGE = 1, /* a key or value is not finite in the pool's type */
@@ -201,6 +207,30 @@ struct silu_mul_args {
     uint32_t rows;
     uint32_t columns;
     float *output;
+};
+
+/* residual += addend, output = norm of the residual, then the output rounded for the matmuls. */
+struct norm_prepare_args {
+    float *residual;     /* [row][columns] */
+    const float *addend; /* [row][columns], or NULL: nothing is added; may be the output's memory */
+    const float *weight; /* [columns] */
+    uint32_t rows;
+    uint32_t columns;
+    float epsilon;
+    float *output;  /* [row][columns] */
+    void *prepared; /* as prepare_args.output, or NULL: only float weights follow */
+};
+
+/* silu_mul, then its output rounded for the matmul. */
+struct silu_prepare_args {
+    struct silu_mul_args silu;
+    void *prepared; /* as prepare_args.output, or NULL */
+};
+
+/* Rotates queries and keys of the same rows, then kv_write of those keys. */
+struct rope_write_args {
+    struct rope_args queries, keys;
+    struct kv_write_args write; /* write.keys == keys.values */
 };
 
 /* How one row is sampled. Temperature 0 is greedy (ties to the lowest id) and ignores the rest.

@@ -2,6 +2,7 @@
 
 #include "common/check.h"
 #include "kernels/rope_table.h"
+#include "worker/region.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 /* Logits of this many rows exist at a time: a step with more samples goes through lm_head in
  * several turns, with the same bits, instead of holding [slots][vocabulary]. */
-enum { SAMPLE_TURN_ROWS = 64, BUFFER_ALIGNMENT = 4096 };
+enum { SAMPLE_TURN_ROWS = 64 };
 
 /* Rows that go through a layer together. What they leave between its operations (1.5 MB for 128
  * rows of 1,536 gates) then stays in the second and third cache; their weights come from there as
@@ -65,27 +66,6 @@ struct forward {
     struct buffers at;
 };
 
-/* Hands out a reservation piece by piece; with base NULL it only measures. */
-struct region {
-    uint8_t *base;
-    uint64_t used;
-    bool overflow;
-};
-
-static void *take(struct region *region, uint64_t count, uint64_t item_bytes)
-{
-    uint64_t bytes, end;
-    if (__builtin_mul_overflow(count, item_bytes, &bytes) ||
-        __builtin_add_overflow(region->used, bytes, &end) ||
-        __builtin_add_overflow(end, (uint64_t)BUFFER_ALIGNMENT - 1, &end)) {
-        region->overflow = true;
-        return NULL;
-    }
-    void *piece = region->base == NULL ? NULL : region->base + region->used;
-    region->used = end / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
-    return piece;
-}
-
 static uint32_t query_dim(const struct model_shape *shape)
 {
     return shape->heads * shape->head_dim;
@@ -111,36 +91,37 @@ static void place_buffers(struct forward *forward, struct region *region)
     uint64_t rows = options->rows, part = forward->layer_rows, turn = forward->turn_rows;
     uint64_t query = query_dim(shape), key = kv_dim(&options->pool->geometry);
     forward->at = (struct buffers){
-        .tokens = take(region, rows, sizeof(uint32_t)),
-        .positions = take(region, rows, sizeof(uint32_t)),
-        .slots = take(region, rows, sizeof(uint32_t)),
-        .row_errors = take(region, rows, sizeof(uint32_t)),
-        .hidden = take(region, rows * shape->width, sizeof(float)),
-        .normed = take(region, part * shape->width, sizeof(float)),
-        .q = take(region, part * query, sizeof(float)),
-        .k = take(region, part * key, sizeof(float)),
-        .v = take(region, part * key, sizeof(float)),
-        .gate = take(region, part * shape->ffn_width, sizeof(float)),
-        .up = take(region, part * shape->ffn_width, sizeof(float)),
-        .prepared = take(region,
-                         backend->operations->prepared_bytes(backend, prepared_rows(forward),
-                                                             widest_input(shape)),
-                         1),
-        .attention_scratch = take(region, forward->attention_scratch_bytes, 1),
-        .table = take(
+        .tokens = region_take(region, rows, sizeof(uint32_t)),
+        .positions = region_take(region, rows, sizeof(uint32_t)),
+        .slots = region_take(region, rows, sizeof(uint32_t)),
+        .row_errors = region_take(region, rows, sizeof(uint32_t)),
+        .hidden = region_take(region, rows * shape->width, sizeof(float)),
+        .normed = region_take(region, part * shape->width, sizeof(float)),
+        .q = region_take(region, part * query, sizeof(float)),
+        .k = region_take(region, part * key, sizeof(float)),
+        .v = region_take(region, part * key, sizeof(float)),
+        .gate = region_take(region, part * shape->ffn_width, sizeof(float)),
+        .up = region_take(region, part * shape->ffn_width, sizeof(float)),
+        .prepared = region_take(region,
+                                backend->operations->prepared_bytes(backend, prepared_rows(forward),
+                                                                    widest_input(shape)),
+                                1),
+        .attention_scratch = region_take(region, forward->attention_scratch_bytes, 1),
+        .table = region_take(
             region,
             kv_table_index(&options->pool->geometry, options->logical_blocks, options->slots, 0, 0),
             sizeof(int32_t)),
-        .rope_table = take(region, (uint64_t)options->context * shape->head_dim, sizeof(float)),
-        .sample_rows = take(region, turn, sizeof(uint32_t)),
-        .sample_positions = take(region, turn, sizeof(uint32_t)),
-        .sampling = take(region, turn, sizeof(struct sampling)),
-        .sample_hidden = take(region, turn * shape->width, sizeof(float)),
-        .logits = take(region, turn * shape->vocabulary, sizeof(float)),
-        .sampled = take(region, turn, sizeof(uint32_t)),
-        .logprobs = take(region, turn, sizeof(float)),
-        .sample_errors = take(region, turn, sizeof(uint32_t)),
-        .hashes = take(region, turn, sizeof(uint64_t)),
+        .rope_table =
+            region_take(region, (uint64_t)options->context * shape->head_dim, sizeof(float)),
+        .sample_rows = region_take(region, turn, sizeof(uint32_t)),
+        .sample_positions = region_take(region, turn, sizeof(uint32_t)),
+        .sampling = region_take(region, turn, sizeof(struct sampling)),
+        .sample_hidden = region_take(region, turn * shape->width, sizeof(float)),
+        .logits = region_take(region, turn * shape->vocabulary, sizeof(float)),
+        .sampled = region_take(region, turn, sizeof(uint32_t)),
+        .logprobs = region_take(region, turn, sizeof(float)),
+        .sample_errors = region_take(region, turn, sizeof(uint32_t)),
+        .hashes = region_take(region, turn, sizeof(uint64_t)),
     };
 }
 
@@ -336,9 +317,9 @@ static void norm(const struct forward *forward, const float *input, const float 
                                                   });
 }
 
-/* Rounds `input` once and multiplies it with up to three matrices. */
-static void multiply(const struct forward *forward, const float *input, uint32_t rows,
-                     const struct matmul_part *parts, uint32_t part_count)
+/* Multiplies with up to three matrices; `input` was rounded before. */
+static void product(const struct forward *forward, const float *input, uint32_t rows,
+                    const struct matmul_part *parts, uint32_t part_count)
 {
     struct backend *backend = forward->options.backend;
     struct matmul_args args = {
@@ -350,13 +331,33 @@ static void multiply(const struct forward *forward, const float *input, uint32_t
     };
     for (uint32_t i = 0; i < part_count; i++)
         args.parts[i] = parts[i];
-    backend->operations->prepare(backend, &(struct prepare_args){
-                                              .input = input,
-                                              .rows = rows,
-                                              .columns = args.columns,
-                                              .output = forward->at.prepared,
-                                          });
     backend->operations->matmul(backend, &args);
+}
+
+/* Where rows are rounded to for these matrices: nowhere if all their weights are floats. */
+static void *prepared_for(const struct forward *forward, const struct matmul_part *parts,
+                          uint32_t part_count)
+{
+    for (uint32_t i = 0; i < part_count; i++)
+        if (!weight_type_is_float(parts[i].matrix->type))
+            return forward->at.prepared;
+    return NULL;
+}
+
+/* Rounds `input` and multiplies it with one matrix. */
+static void multiply(const struct forward *forward, const float *input, uint32_t rows,
+                     const struct matmul_part *part)
+{
+    struct backend *backend = forward->options.backend;
+    const struct prepare_args args = {
+        .input = input,
+        .rows = rows,
+        .columns = part->matrix->columns,
+        .output = prepared_for(forward, part, 1),
+    };
+    if (args.output != NULL)
+        backend->operations->prepare(backend, &args);
+    product(forward, input, rows, part, 1);
 }
 
 /* Rows first .. first + count - 1 of the step. */
@@ -364,23 +365,48 @@ struct turn {
     uint32_t first, count;
 };
 
+static struct row_places places_of(const struct forward *forward, struct turn turn)
+{
+    return (struct row_places){.positions = forward->at.positions + turn.first,
+                               .slots = forward->at.slots + turn.first};
+}
+
 static float *hidden_of(const struct forward *forward, struct turn turn)
 {
     return forward->at.hidden + (uint64_t)turn.first * forward->options.model->shape.width;
 }
 
-static void rotate(const struct forward *forward, float *values, struct turn turn, uint32_t heads)
+static struct rope_args rotation_of(const struct forward *forward, float *values, struct turn turn,
+                                    uint32_t heads)
 {
     const struct model_shape *shape = &forward->options.model->shape;
-    forward->options.backend->operations->rope(forward->options.backend,
-                                               &(struct rope_args){
-                                                   .values = values,
-                                                   .positions = forward->at.positions + turn.first,
-                                                   .table = forward->at.rope_table,
+    return (struct rope_args){
+        .values = values,
+        .positions = forward->at.positions + turn.first,
+        .table = forward->at.rope_table,
+        .rows = turn.count,
+        .heads = heads,
+        .head_dim = shape->head_dim,
+        .rotary_dims = shape->head_dim,
+    };
+}
+
+/* Adds `addend`, which may be NULL, to the residual stream; its norm goes to at->normed, rounded as
+ * the matrices ask for. */
+static void norm_for(const struct forward *forward, const float *addend, const float *weight,
+                     struct turn turn, void *prepared)
+{
+    const struct model_shape *shape = &forward->options.model->shape;
+    struct backend *backend = forward->options.backend;
+    backend->operations->norm_prepare(backend, &(struct norm_prepare_args){
+                                                   .residual = hidden_of(forward, turn),
+                                                   .addend = addend,
+                                                   .weight = weight,
                                                    .rows = turn.count,
-                                                   .heads = heads,
-                                                   .head_dim = shape->head_dim,
-                                                   .rotary_dims = shape->head_dim,
+                                                   .columns = shape->width,
+                                                   .epsilon = shape->norm_epsilon,
+                                                   .output = forward->at.normed,
+                                                   .prepared = prepared,
                                                });
 }
 
@@ -396,61 +422,76 @@ static void add_to_hidden(const struct forward *forward, const float *addend, st
 }
 
 /* Keys and values go into the pool before the attention reads it, those of the chunk included. */
-static void attend(const struct forward *forward, uint32_t layer_index, struct turn turn)
+static void place_keys(const struct forward *forward, uint32_t layer_index, struct turn turn)
 {
     const struct model_shape *shape = &forward->options.model->shape;
+    const struct buffers *at = &forward->at;
+    struct backend *backend = forward->options.backend;
+    const struct rope_write_args args = {
+        .queries = rotation_of(forward, at->q, turn, shape->heads),
+        .keys = rotation_of(forward, at->k, turn, shape->kv_heads),
+        .write =
+            {
+                .keys = at->k,
+                .values = at->v,
+                .places = places_of(forward, turn),
+                .rows = turn.count,
+                .layer = layer_index,
+                .kv = view_of(forward),
+                .row_errors = at->row_errors + turn.first,
+            },
+    };
+    backend->operations->rope_write(backend, &args);
+}
+
+/* Leaves what it adds to the residual stream in at->normed. */
+static void attend(const struct forward *forward, uint32_t layer_index, struct turn turn)
+{
     const struct step_layer *layer = &forward->options.model->weights.layer[layer_index];
     const struct buffers *at = &forward->at;
     struct backend *backend = forward->options.backend;
-    const struct row_places places = {.positions = at->positions + turn.first,
-                                      .slots = at->slots + turn.first};
-    norm(forward, hidden_of(forward, turn), layer->attention_norm, turn.count, at->normed);
     const struct matmul_part inputs[] = {{layer->q, at->q}, {layer->k, at->k}, {layer->v, at->v}};
-    multiply(forward, at->normed, turn.count, inputs, 3);
-    rotate(forward, at->q, turn, shape->heads);
-    rotate(forward, at->k, turn, shape->kv_heads);
-    backend->operations->kv_write(backend, &(struct kv_write_args){
-                                               .keys = at->k,
-                                               .values = at->v,
-                                               .places = places,
-                                               .rows = turn.count,
-                                               .layer = layer_index,
-                                               .kv = view_of(forward),
-                                               .row_errors = at->row_errors + turn.first,
-                                           });
+    norm_for(forward, NULL, layer->attention_norm, turn, prepared_for(forward, inputs, 3));
+    product(forward, at->normed, turn.count, inputs, 3);
+    place_keys(forward, layer_index, turn);
     backend->operations->attention(backend, &(struct attention_args){
                                                 .queries = at->q,
-                                                .places = places,
+                                                .places = places_of(forward, turn),
                                                 .rows = turn.count,
                                                 .layer = layer_index,
-                                                .heads = shape->heads,
+                                                .heads = forward->options.model->shape.heads,
                                                 .kv = view_of(forward),
                                                 .scratch = at->attention_scratch,
                                                 .scratch_bytes = forward->attention_scratch_bytes,
                                                 .output = at->q,
                                             });
     const struct matmul_part output = {layer->attention_output, at->normed};
-    multiply(forward, at->q, turn.count, &output, 1);
-    add_to_hidden(forward, at->normed, turn);
+    multiply(forward, at->q, turn.count, &output);
 }
 
+/* Adds at->normed before its norm, and its own output after its products. */
 static void feed_forward(const struct forward *forward, uint32_t layer_index, struct turn turn)
 {
     const struct step_layer *layer = &forward->options.model->weights.layer[layer_index];
     const struct buffers *at = &forward->at;
     struct backend *backend = forward->options.backend;
-    norm(forward, hidden_of(forward, turn), layer->ffn_norm, turn.count, at->normed);
     const struct matmul_part inputs[] = {{layer->gate, at->gate}, {layer->up, at->up}};
-    multiply(forward, at->normed, turn.count, inputs, 2);
-    backend->operations->silu_mul(backend, &(struct silu_mul_args){
-                                               .gate = at->gate,
-                                               .up = at->up,
-                                               .rows = turn.count,
-                                               .columns = forward->options.model->shape.ffn_width,
-                                               .output = at->gate,
-                                           });
     const struct matmul_part output = {layer->down, at->normed};
-    multiply(forward, at->gate, turn.count, &output, 1);
+    norm_for(forward, at->normed, layer->ffn_norm, turn, prepared_for(forward, inputs, 2));
+    product(forward, at->normed, turn.count, inputs, 2);
+    const struct silu_prepare_args args = {
+        .silu =
+            {
+                .gate = at->gate,
+                .up = at->up,
+                .rows = turn.count,
+                .columns = forward->options.model->shape.ffn_width,
+                .output = at->gate,
+            },
+        .prepared = prepared_for(forward, &output, 1),
+    };
+    backend->operations->silu_prepare(backend, &args);
+    product(forward, at->gate, turn.count, &output, 1);
     add_to_hidden(forward, at->normed, turn);
 }
 
@@ -513,7 +554,7 @@ static void compute_logits(const struct forward *forward, const struct batch *ba
                                          });
     norm(forward, at->sample_hidden, model->weights.output_norm, count, at->sample_hidden);
     const struct matmul_part output = {model->weights.output, at->logits};
-    multiply(forward, at->sample_hidden, count, &output, 1);
+    multiply(forward, at->sample_hidden, count, &output);
 }
 
 static enum status sample_turn(const struct forward *forward, const struct batch *batch,

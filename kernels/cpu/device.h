@@ -40,6 +40,9 @@ void cpu_kv_write(struct backend *backend, const struct kv_write_args *args);
 void cpu_attention(struct backend *backend, const struct attention_args *args);
 void cpu_add(struct backend *backend, const struct add_args *args);
 void cpu_silu_mul(struct backend *backend, const struct silu_mul_args *args);
+void cpu_norm_prepare(struct backend *backend, const struct norm_prepare_args *args);
+void cpu_silu_prepare(struct backend *backend, const struct silu_prepare_args *args);
+void cpu_rope_write(struct backend *backend, const struct rope_write_args *args);
 void cpu_sample(struct backend *backend, const struct sample_args *args);
 void cpu_hash(struct backend *backend, const struct hash_args *args);
 

@@ -1,6 +1,7 @@
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/rounding.h"
+#include "kernels/cpu/row_steps.h"
 
 #include "common/check.h"
 #include "common/float16.h"
@@ -29,9 +30,9 @@ struct kv_write_job {
 };
 
 /* Writes K and V of one row; false where a value does not fit the pool's type. */
-static bool write_row(const struct kv_write_job *job, uint32_t row)
+static bool write_row(const struct cpu_kernels *kernels, const struct kv_write_args *args,
+                      uint32_t row)
 {
-    const struct kv_write_args *args = job->args;
     const struct kv_geometry *g = &args->kv.geometry;
     uint32_t position = args->places.positions[row];
     uint32_t token = kv_token_in_block(g, position);
@@ -48,31 +49,40 @@ static bool write_row(const struct kv_write_job *job, uint32_t row)
         share.stride = kv_k_element(g, token, 1) - kv_k_element(g, token, 0);
         share.output = (uint8_t *)args->kv.pool + kv_k_head_offset(g, (uint32_t)block, head) +
                        (uint64_t)kv_k_element(g, token, 0) * element_bytes;
-        finite = job->kernels->kv_write_row(&share) && finite;
+        finite = kernels->kv_write_row(&share) && finite;
         share.input = args->values + input;
         share.stride = 1;
         share.output = (uint8_t *)args->kv.pool + kv_v_head_offset(g, (uint32_t)block, head) +
                        (uint64_t)kv_v_element(g, token, 0) * element_bytes;
-        finite = job->kernels->kv_write_row(&share) && finite;
+        finite = kernels->kv_write_row(&share) && finite;
     }
     return finite;
+}
+
+void kv_write_row(const struct cpu_kernels *kernels, const struct kv_write_args *args, uint32_t row)
+{
+    if (!write_row(kernels, args, row))
+        args->row_errors[row] |= ROW_ERROR_KV_RANGE;
 }
 
 static void kv_write_rows(const void *context, uint32_t begin, uint32_t end)
 {
     const struct kv_write_job *job = context;
-    for (uint32_t row = begin; row < end; row++) {
-        if (!write_row(job, row))
-            job->args->row_errors[row] |= ROW_ERROR_KV_RANGE;
-    }
+    for (uint32_t row = begin; row < end; row++)
+        kv_write_row(job->kernels, job->args, row);
+}
+
+void kv_write_check(const struct kv_write_args *args)
+{
+    CHECK(args->kv.geometry.order == KV_ORDER_CPU);
+    CHECK(args->kv.geometry.type == KV_TYPE_F16 || args->kv.geometry.type == KV_TYPE_F32);
 }
 
 void cpu_kv_write(struct backend *backend, const struct kv_write_args *args)
 {
     struct cpu_backend *cpu = cpu_backend_of(backend);
     struct kv_write_job job = {args, cpu->kernels};
-    CHECK(args->kv.geometry.order == KV_ORDER_CPU);
-    CHECK(args->kv.geometry.type == KV_TYPE_F16 || args->kv.geometry.type == KV_TYPE_F32);
+    kv_write_check(args);
     pool_run(cpu->pool, kv_write_rows, &job, args->rows,
              pool_row_grain(2 * kv_dim(&args->kv.geometry)));
 }

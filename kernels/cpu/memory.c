@@ -17,6 +17,8 @@ enum status memory_map(uint64_t bytes, void **out_memory)
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return STATUS_OUT_OF_MEMORY;
+    if (bytes >= RUN_BYTES) /* a KV pool: read in blocks of a few KiB, each of another page */
+        (void)madvise(memory, bytes, MADV_HUGEPAGE);
     *out_memory = memory;
     return STATUS_OK;
 }

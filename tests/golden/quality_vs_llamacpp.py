@@ -18,7 +18,7 @@ import tempfile
 import numpy
 import torch
 
-from logits_oracle import BOUNDS, ROWS, Oracle, Ours, Totals, long_text
+from logits_oracle import BOUNDS, GAP, ROWS, Oracle, Ours, Totals, long_text
 
 CONTEXT = 1024
 HEADER = b"_logits_"
@@ -92,7 +92,9 @@ def main():
             add_rows(of_llama, torch.log_softmax(reference, dim=1), saved.rows())
         ours.close()
     print(f"ours:      {of_ours.line()}")
-    print(f"llama.cpp: {of_llama.line()}")
+    theirs = of_llama.report()
+    print(f"llama.cpp: {of_llama.positions} positions: KL {theirs['kl']:.2e} top-1 {100 * theirs['top1']:.3f} % "
+          f"wrong beyond a gap of {GAP}: {of_llama.wrong_beyond_gap}")
     if not of_ours.within():
         sys.exit(f"quality_vs_llamacpp: beyond the bounds {BOUNDS}")
 
