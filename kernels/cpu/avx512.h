@@ -28,5 +28,7 @@ bool sample_scan_avx512(const float *logits, uint32_t count, float *out_largest,
 void sample_probabilities_avx512(const float *logits, uint32_t count, float largest,
                                  float sharpness, float *output);
 uint64_t sample_weight_sum_avx512(const float *probabilities, uint32_t count);
+void sample_exponentials_avx512(uint64_t seed, uint32_t position, uint32_t first_id, uint32_t count,
+                                double *output);
 
 #endif

@@ -30,5 +30,5 @@ const struct cpu_kernels cpu_kernels_avx512 = {
     .sample_scan = sample_scan_avx512,
     .sample_probabilities = sample_probabilities_avx512,
     .sample_weight_sum = sample_weight_sum_avx512,
-    .sample_exponentials = sample_exponentials_avx2,
+    .sample_exponentials = sample_exponentials_avx512,
 };

@@ -210,7 +210,8 @@ static uint32_t draw(const struct row *row, const struct sampling *sampling, uin
         if (chunk_is_below(row, first, lowest))
             continue;
         chunk_probabilities(row, first, probabilities);
-        if (!keep_chunk(row, first, lowest, least_weight, probabilities))
+        if ((lowest > 0 || least_weight > 0) &&
+            !keep_chunk(row, first, lowest, least_weight, probabilities))
             continue;
         row->kernels->sample_exponentials(sampling->seed, position, first, count, exponentials);
         compare_chunk(probabilities, exponentials, first, count, &best);

@@ -1,9 +1,12 @@
 #include "kernels/cpu/avx512.h"
+#include "kernels/cpu/logarithm.h"
 #include "kernels/cpu/rounding.h"
 #include "kernels/cpu/simd_avx512.h"
 #include "kernels/cpu/weight.h"
 
-enum { WIDE_DOUBLES = 8 };
+#include "common/random.h"
+
+enum { WIDE_DOUBLES = 8, PHILOX_WORDS = 4 };
 
 bool sample_scan_avx512(const float *logits, uint32_t count, float *out_largest,
                         uint32_t *out_index)
@@ -67,4 +70,97 @@ uint64_t sample_weight_sum_avx512(const float *probabilities, uint32_t count)
     for (int i = 0; i < WIDE_DOUBLES; i++)
         sum += lanes[i];
     return sum;
+}
+
+/* Eight numbers below 2^52, in 64-bit lanes, to double. */
+ALWAYS_INLINE __m512d small_to_double(__m512i x)
+{
+    const __m512d shift = _mm512_set1_pd(INTEGER_SHIFT);
+    return _mm512_sub_pd(_mm512_castsi512_pd(_mm512_or_si512(x, _mm512_castpd_si512(shift))),
+                         shift);
+}
+
+/* log_plain() of eight numbers. */
+ALWAYS_INLINE __m512d log_wide(__m512d x)
+{
+    __m512i shifted = _mm512_add_epi64(_mm512_castpd_si512(x),
+                                       _mm512_set1_epi64((long long)(ONE_BITS - SQRT_HALF_BITS)));
+    __m512d e = _mm512_sub_pd(small_to_double(_mm512_srli_epi64(shifted, MANTISSA_BITS)),
+                              _mm512_set1_pd(EXPONENT_BIAS));
+    __m512i mantissa = _mm512_and_si512(shifted, _mm512_set1_epi64((long long)MANTISSA_MASK));
+    __m512d m = _mm512_castsi512_pd(
+        _mm512_add_epi64(mantissa, _mm512_set1_epi64((long long)SQRT_HALF_BITS)));
+    const __m512d one = _mm512_set1_pd(1.0);
+    __m512d s = _mm512_div_pd(_mm512_sub_pd(m, one), _mm512_add_pd(m, one));
+    __m512d square = _mm512_mul_pd(s, s);
+    __m512d p = _mm512_fmadd_pd(_mm512_set1_pd(LOG_C19), square, _mm512_set1_pd(LOG_C17));
+    p = _mm512_fmadd_pd(p, square, _mm512_set1_pd(LOG_C15));
+    p = _mm512_fmadd_pd(p, square, _mm512_set1_pd(LOG_C13));
+    p = _mm512_fmadd_pd(p, square, _mm512_set1_pd(LOG_C11));
+    p = _mm512_fmadd_pd(p, square, _mm512_set1_pd(LOG_C9));
+    p = _mm512_fmadd_pd(p, square, _mm512_set1_pd(LOG_C7));
+    p = _mm512_fmadd_pd(p, square, _mm512_set1_pd(LOG_C5));
+    p = _mm512_fmadd_pd(p, square, _mm512_set1_pd(LOG_C3));
+    p = _mm512_fmadd_pd(_mm512_mul_pd(p, square), s, _mm512_add_pd(s, s));
+    return _mm512_fmadd_pd(e, _mm512_set1_pd(LN2), p);
+}
+
+/* philox() for eight consecutive first counters, one per 64-bit lane; words in the low halves. */
+ALWAYS_INLINE void philox_wide(uint64_t seed, uint32_t first_counter, uint32_t position,
+                               __m512i *words)
+{
+    const __m512i low_half = _mm512_set1_epi64(0xffffffff);
+    const __m512i m0 = _mm512_set1_epi64(PHILOX_MULTIPLIER_0);
+    const __m512i m1 = _mm512_set1_epi64(PHILOX_MULTIPLIER_1);
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    __m512i c0 = _mm512_add_epi64(_mm512_set1_epi64(first_counter),
+                                  _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
+    __m512i c1 = _mm512_set1_epi64(position);
+    __m512i c2 = _mm512_setzero_si512(), c3 = _mm512_setzero_si512();
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        __m512i p0 = _mm512_mul_epu32(m0, c0), p1 = _mm512_mul_epu32(m1, c2);
+        c0 = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(p1, 32), c1),
+                              _mm512_set1_epi64(k0));
+        c2 = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(p0, 32), c3),
+                              _mm512_set1_epi64(k1));
+        c1 = _mm512_and_si512(p1, low_half);
+        c3 = _mm512_and_si512(p0, low_half);
+        k0 += PHILOX_STEP_0;
+        k1 += PHILOX_STEP_1;
+    }
+    words[0] = c0;
+    words[1] = c1;
+    words[2] = c2;
+    words[3] = c3;
+}
+
+/* Lanes 2 pair and 2 pair + 1 of four vectors, side by side. */
+ALWAYS_INLINE __m512d interleave(const __m512d *values, long long pair)
+{
+    long long even = 2 * pair, odd = even + 1;
+    __m512i front = _mm512_setr_epi64(even, even + 8, 0, 0, odd, odd + 8, 0, 0);
+    __m512i back = _mm512_setr_epi64(0, 0, even, even + 8, 0, 0, odd, odd + 8);
+    return _mm512_mask_mov_pd(_mm512_permutex2var_pd(values[0], front, values[1]), 0xcc,
+                              _mm512_permutex2var_pd(values[2], back, values[3]));
+}
+
+void sample_exponentials_avx512(uint64_t seed, uint32_t position, uint32_t first_id, uint32_t count,
+                                double *output)
+{
+    for (uint32_t i = 0; i < count; i += PHILOX_WORDS * WIDE_DOUBLES) {
+        __m512i words[PHILOX_WORDS];
+        __m512d values[PHILOX_WORDS];
+        philox_wide(seed, (first_id + i) / PHILOX_WORDS, position, words);
+        for (int word = 0; word < PHILOX_WORDS; word++) {
+            __m512d u =
+                _mm512_mul_pd(_mm512_add_pd(small_to_double(words[word]), _mm512_set1_pd(0.5)),
+                              _mm512_set1_pd(0x1p-32));
+            values[word] = _mm512_sub_pd(_mm512_setzero_pd(), log_wide(u));
+        }
+        for (uint32_t v = 0; v < PHILOX_WORDS && i + v * WIDE_DOUBLES < count; v++) {
+            uint32_t left = count - i - v * WIDE_DOUBLES;
+            __mmask8 mask = left >= WIDE_DOUBLES ? (__mmask8)0xff : (__mmask8)((1u << left) - 1);
+            _mm512_mask_storeu_pd(output + i + v * WIDE_DOUBLES, mask, interleave(values, v));
+        }
+    }
 }
