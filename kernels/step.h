@@ -48,6 +48,16 @@ struct step_model {
 /* After each layer, 1 to layers; on the thread that begins or collects. */
 typedef void (*step_progress)(void *context, uint32_t layers_done);
 
+/* What tests plant in the one kernel that serves steps of few rows: delays, which change no bit,
+ * and races, which the comparison of bits must find. */
+enum step_plant {
+    STEP_PLANT_DELAYS = 1, /* every CTA is late by chance, before each look and each product */
+    STEP_PLANT_EXCHANGE =
+        2, /* words that were read stay in their place: the next reader may see them */
+    STEP_PLANT_OPERAND = 4, /* an operand is announced before it is stored */
+    STEP_PLANT_RING = 8,    /* a slot of the ring is given back before it was used */
+};
+
 struct step_options {
     struct step_model model; /* what it points to is borrowed */
     struct kv_geometry geometry;
@@ -59,6 +69,7 @@ struct step_options {
     uint32_t samples; /* of a step, at most */
     bool hash_logits;
     bool separate_kernels;  /* for tests: not the one kernel that serves steps of few rows */
+    uint32_t planted;       /* for tests: enum step_plant, races in that kernel */
     step_progress progress; /* or NULL */
     void *progress_context;
 };

@@ -16,8 +16,6 @@ extern "C" {
 
 #define PATIENCE_NS (15 * NS_PER_S)
 #define NAP_NS      (100 * NS_PER_MS)
-/* What kernels need that are loaded when they are first used. */
-#define HEADROOM_BYTES ((size_t)1 << 30)
 
 enum status cuda_status(cudaError_t error, const char *what)
 {
@@ -34,6 +32,7 @@ enum status cuda_status(cudaError_t error, const char *what)
 static bool wait_for_memory(uint64_t until_ns, bool *said)
 {
     const struct timespec nap = {0, (long)NAP_NS};
+    (void)cudaGetLastError(); /* not sticky, but the next launch would find it */
     if (clock_now_ns() >= until_ns)
         return false;
     if (!*said)
@@ -51,17 +50,12 @@ enum status cuda_take(struct cuda_backend *cuda, uint64_t bytes, bool wait, void
     while (error == cudaErrorMemoryAllocation && wait &&
            wait_for_memory(cuda->patient_until_ns, &said))
         error = cudaMalloc(out_memory, bytes);
-    size_t left = 0, all = 0;
-    if (error == cudaSuccess) {
-        /* the rest of it comes back too, and more than memory that is asked for is needed */
-        while (said && cudaMemGetInfo(&left, &all) == cudaSuccess && left < HEADROOM_BYTES &&
-               wait_for_memory(cuda->patient_until_ns, &said))
-            continue;
+    if (error == cudaSuccess)
         return STATUS_OK;
-    }
     if (error != cudaErrorMemoryAllocation)
         return cuda_status(error, "malloc");
     (void)cudaGetLastError(); /* not sticky: the caller may ask for less */
+    size_t left = 0, all = 0;
     (void)cudaMemGetInfo(&left, &all);
     if (wait)
         log_error("device_oom", "needed=%llu free=%zu all=%zu", (unsigned long long)bytes, left,

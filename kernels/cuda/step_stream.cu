@@ -176,6 +176,7 @@ static enum status prepare_instances(struct step *step)
         args.exchange.partials = (float *)stream->memory;
         args.exchange.parity = stream->parities + i;
         args.pace = PACE;
+        args.planted = step->options.planted;
         args.kv = step_target(step, 0, 0);
         args.weights = (const uint8_t *)stream->weights;
         args.norms = stream->norms;

@@ -5,6 +5,9 @@
 
 #include "kernels/cuda/stream.h"
 
+extern "C" {
+#include "kernels/step.h"
+}
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/instructions.cuh"
 
@@ -15,6 +18,7 @@ enum {
     STREAM_STAGING_THREADS = NORM_THREADS,
     STREAM_THREADS = (STREAM_CHAIN_WARPS + STREAM_STAGING_WARPS + 1) * STREAM_WARP,
     STREAM_STAGING_BARRIER = 1, /* named barrier of the staging warps */
+    PLANTED_CLOCKS = 4000,      /* how late a planted race makes the right thing */
 };
 
 /* ---- Instructions ---- */
@@ -117,6 +121,30 @@ template <int PENDING> __device__ __forceinline__ void group_wait()
 __device__ __forceinline__ uint32_t descriptor(uint32_t address, uint32_t k_bytes)
 {
     return address >> 4 | (k_bytes >> 4) << 16;
+}
+
+/* ---- What tests plant ---- */
+
+__device__ __forceinline__ bool is_planted(const struct stream_args &args, enum step_plant plant)
+{
+    return (args.planted & plant) != 0;
+}
+
+__device__ __forceinline__ void spin(uint32_t clocks)
+{
+    const uint32_t begin = (uint32_t)clock64();
+    while ((uint32_t)clock64() - begin < clocks)
+        continue;
+    __syncwarp();
+}
+
+/* Up to 8,191 clocks by chance, the same for a warp. */
+__device__ __forceinline__ void be_late(const struct stream_args &args)
+{
+    if (!is_planted(args, STEP_PLANT_DELAYS))
+        return;
+    uint32_t chance = (uniform((uint32_t)clock64()) ^ blockIdx.x * 0x9e3779b9u) * 0x85ebca6bu;
+    spin((chance ^ chance >> 15) % 8192);
 }
 
 /* ---- Words between CTAs ---- */

@@ -156,6 +156,7 @@ struct stream_args {
     volatile uint32_t *progress; /* mapped; layers begun */
     float norm_epsilon;
     float scale;            /* log2(e) / sqrt(head_dim) */
+    uint32_t planted;       /* enum step_plant */
     uint32_t slots;         /* of the ring */
     uint32_t operand_bytes; /* with attention's scratch */
 };

@@ -56,6 +56,7 @@ __device__ __forceinline__ void run_steps(struct chain<M> &chain, const struct c
     const uint32_t team_bytes = round.groups > 8 ? chain.team * 1024 : 0;
     uint32_t b = uniform(descriptor(chain.at.operand, M * 16));
     uint32_t next_part = round.part_steps != 0 ? 0 : ~0u, part = 0, before = 0;
+    const bool early = is_planted(chain.args, STEP_PLANT_RING);
     bool ready = false;
     c[0] = c[1] = c[2] = c[3] = 0.0f;
 #pragma unroll 1
@@ -70,6 +71,10 @@ __device__ __forceinline__ void run_steps(struct chain<M> &chain, const struct c
         uint32_t a = uniform(
             descriptor(chain.at.ring + slot * STREAM_STAGE_BYTES + team_bytes, k_bytes));
         chain.place.advance(1, chain.args.slots);
+        if (early) {
+            chain.release(slot, round.arrivals);
+            spin(PLANTED_CLOCKS);
+        }
 #pragma unroll 1
         for (uint32_t time = 0; time < times; time++) {
             group_fence();
@@ -81,7 +86,7 @@ __device__ __forceinline__ void run_steps(struct chain<M> &chain, const struct c
                 if (i != TOGETHER - 1 || time > 0)
                     continue;
                 group_wait<1>();
-                if (step > 0)
+                if (step > 0 && !early)
                     chain.release(before, round.arrivals);
             }
             a += STEPS * (k_bytes >> 3);
@@ -94,7 +99,8 @@ __device__ __forceinline__ void run_steps(struct chain<M> &chain, const struct c
                                        chain.place.lap & 1)) != 0;
     }
     group_wait<0>();
-    chain.release(before, round.arrivals);
+    if (!early)
+        chain.release(before, round.arrivals);
 }
 
 template <int M>
@@ -130,7 +136,7 @@ __device__ __forceinline__ void tell(const struct chain<M> &chain, uint32_t buff
     const uint32_t offset = buffer + group * 16 * M + column * 16 + (row & 6) * 2;
     if (column < chain.rows)
         tell_4(copy_of(chain.args, parity) + offset, word);
-    if (column < M)
+    if (column < M && !is_planted(chain.args, STEP_PLANT_EXCHANGE))
         tell_4(copy_of(chain.args, parity ^ 1) + offset, STREAM_UNWRITTEN);
 }
 
@@ -213,6 +219,7 @@ __device__ __forceinline__ void run_product(struct chain<M> &chain, uint32_t kin
     const uint32_t groups = groups_of(chain.args, kind);
     const uint32_t parts = parts_of(kind, product.columns, M);
     bool took_part = false;
+    be_late(chain.args);
     for (uint32_t index = 0; index * STREAM_ROUND_GROUPS < groups; index++) {
         struct chain_round round;
         round.kind = kind;

@@ -32,6 +32,7 @@ struct staging {
     }
     __device__ __forceinline__ void hold(uint32_t clocks) const
     {
+        be_late(args);
         while ((uint32_t)clock64() - gate < clocks)
             continue;
         __syncwarp();
@@ -133,12 +134,18 @@ __device__ __forceinline__ void stage_plain(struct staging &staging, uint32_t ki
                 wanted |= 1u << i;
         take_written<4>(written + (uint64_t)first * 16, STREAM_STAGING_THREADS * 16,
                         there ? wanted : 0, x);
+        const bool early = is_planted(staging.args, STEP_PLANT_OPERAND);
+        if (early) {
+            staging.announce(part);
+            spin(PLANTED_CLOCKS);
+        }
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
             if ((wanted >> i & 1) != 0)
                 store_shared_16(
                     staging.at.operand + (first + i * STREAM_STAGING_THREADS) * 16, x[i]);
-        staging.announce(part);
+        if (!early)
+            staging.announce(part);
     }
     fence_device();
 }

@@ -3,6 +3,7 @@
 # Prints a table; docs/BENCHMARKS.md holds its last committed output.
 # usage: tests/gpu/run.sh [TOKENIZER.gguf]
 # TOKENIZER.gguf: a model whose tokenizer the served models get (its header is enough); without it the pair is not run.
+# TANDEM_ORACLE=no: without the comparison with transformers, which takes minutes.
 # TANDEM_BIN: a folder of programs that are built already. TANDEM_LOGS: where full logs go.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -132,6 +133,11 @@ if [ -n "$tokenizer" ]; then
     stop_pair
 fi
 nvidia-smi --query-gpu=clocks.sm,power.draw,memory.used --format=csv,noheader
+# whole models against transformers, where these are (TANDEM_ORACLE=no: not)
+if [ "${TANDEM_ORACLE:-yes}" = yes ] && python3 -c 'import torch, transformers' 2> /dev/null; then
+    timeout 900 tests/gpu/oracle.sh "$bin" 2>&1 | tee "$logs/oracle.log"
+    [ "${PIPESTATUS[0]}" = 0 ] || failed=1
+fi
 # slow: a few steps of a small model
 for tool in memcheck initcheck synccheck racecheck; do
     check "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/gpu_step_test" least

@@ -37,6 +37,7 @@ struct step_world {
     uint32_t slots, context, logical_blocks;
     uint32_t shuffle; /* multiplies logical block numbers: odd */
     bool separate_kernels;
+    uint32_t planted;
     struct step *step;
 };
 
@@ -182,6 +183,7 @@ static inline void world_start(struct step_world *world, uint32_t rows, bool has
         .samples = world->slots < rows ? world->slots : rows,
         .hash_logits = hash_logits,
         .separate_kernels = world->separate_kernels,
+        .planted = world->planted,
     };
     if (world->step != NULL)
         world->backend->steps->close(world->step);

@@ -128,26 +128,51 @@ static void collect_borders(struct step_world *world,
         }
 }
 
-/* The persistent step against separate kernels. */
-static void test_persistent(struct step_world *world)
+typedef uint64_t border_hashes[BORDER_COUNT][PERSISTENT_ROWS + 1][PERSISTENT_ROWS];
+
+static uint32_t count_different(border_hashes a, border_hashes b, uint32_t rows)
 {
-    static uint64_t one[BORDER_COUNT][PERSISTENT_ROWS + 1][PERSISTENT_ROWS];
-    static uint64_t separate[BORDER_COUNT][PERSISTENT_ROWS + 1][PERSISTENT_ROWS];
+    uint32_t different = 0;
+    for (uint32_t i = 0; i < BORDER_COUNT; i++)
+        for (uint32_t row = 0; row < rows; row++)
+            different += a[i][rows][row] != b[i][rows][row];
+    return different;
+}
+
+/* The persistent step against separate kernels; then with delays by chance, and with races, which
+ * this comparison must find. */
+static void test_persistent(struct step_world *world, bool races)
+{
+    static border_hashes one, separate;
+    static const struct {
+        uint32_t bits;
+        const char *name;
+    } plants[] = {{STEP_PLANT_DELAYS | STEP_PLANT_EXCHANGE, "race in the exchange found, rows"},
+                  {STEP_PLANT_OPERAND, "race in the operand found, rows"},
+                  {STEP_PLANT_RING, "race in the ring found, rows"}};
     world->separate_kernels = true;
     world_start(world, ROWS, true);
     collect_borders(world, separate);
     world->separate_kernels = false;
-    world_start(world, ROWS, true);
-    collect_borders(world, one);
-    for (uint32_t rows = 1; rows <= PERSISTENT_ROWS; rows++) {
-        uint32_t different = 0;
-        for (uint32_t i = 0; i < BORDER_COUNT; i++)
-            for (uint32_t row = 0; row < rows; row++)
-                different += one[i][rows][row] != separate[i][rows][row];
-        expect(different == 0, different == 0 ? "persistent step, rows" : "DIFFERS at rows", rows);
-        if (different > 0)
-            printf("     %u of %u hashes differ\n", different, BORDER_COUNT * rows);
+    for (uint32_t late = 0; late < 2; late++) {
+        world->planted = late != 0 ? STEP_PLANT_DELAYS : 0;
+        world_start(world, ROWS, true);
+        collect_borders(world, one);
+        for (uint32_t rows = 1; rows <= PERSISTENT_ROWS; rows++) {
+            uint32_t different = count_different(one, separate, rows);
+            expect(different == 0, late != 0 ? "with delays, rows" : "persistent step, rows", rows);
+            if (different > 0)
+                printf("     %u of %u hashes differ\n", different, BORDER_COUNT * rows);
+        }
     }
+    for (uint32_t i = 0; races && i < sizeof plants / sizeof *plants; i++) {
+        world->planted = plants[i].bits;
+        world_start(world, ROWS, true);
+        collect_borders(world, one);
+        expect(count_different(one, separate, 1) > 0, plants[i].name, 1);
+        expect(count_different(one, separate, 8) > 0, plants[i].name, 8);
+    }
+    world->planted = 0;
 }
 
 /* Two steps in flight, the token of the second taken from the first. */
@@ -224,7 +249,7 @@ static void test_shape(const struct step_shape *shape)
     world_map(&world, 0);
     expect(prefill(&world, 0, 5, LENGTH, LENGTH).logits_hash == whole, "shuffled blocks", 0);
     test_batches(&world, alone);
-    test_persistent(&world);
+    test_persistent(&world, shape->width >= 1024);
     world_start(&world, ROWS, false);
     test_flight(&world);
     world_close(&world);
