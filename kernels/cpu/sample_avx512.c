@@ -159,7 +159,8 @@ void sample_exponentials_avx512(uint64_t seed, uint32_t position, uint32_t first
         }
         for (uint32_t v = 0; v < PHILOX_WORDS && i + v * WIDE_DOUBLES < count; v++) {
             uint32_t left = count - i - v * WIDE_DOUBLES;
-            __mmask8 mask = left >= WIDE_DOUBLES ? (__mmask8)0xff : (__mmask8)((1u << left) - 1);
+            uint32_t lanes = left < WIDE_DOUBLES ? (1u << left) - 1u : 0xffu;
+            __mmask8 mask = (__mmask8)lanes;
             _mm512_mask_storeu_pd(output + i + v * WIDE_DOUBLES, mask, interleave(values, v));
         }
     }
