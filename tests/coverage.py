@@ -25,6 +25,7 @@ GROUPS = [
     ("blocks", "coordinator/blocks.c coordinator/block_table.c coordinator/slots.c"),
     ("scheduler", "coordinator/scheduler.c coordinator/plan_writer.c"),
     ("proto", "proto/*.c"),
+    ("model files", "common/gguf*.c common/json_input.c common/mapped_file.c common/model_*.c common/safetensors.c"),
 ]
 ASSERTION = re.compile(r"\b(?:CHECK|DEBUG_CHECK|static_assert)\(")
 

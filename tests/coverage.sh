@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Branch coverage of the coordinator's core and of proto: builds with gcc's counters, runs their unit
-# tests, the simulator, the fuzz corpora and the tests of failing memory, prints a table.
+# Branch coverage of the coordinator's core, of proto and of the readers of model files: builds with
+# gcc's counters, runs their unit tests, the simulator, the fuzz corpora and the tests of failing
+# memory, prints a table.
 #
 # usage: tests/coverage.sh [--missing] [MINIMUM]
 #   --missing  also every branch that was never taken
@@ -19,12 +20,14 @@ minimum=${1:-90}
 build=${TANDEM_COVERAGE_BUILD:-build/coverage}
 read -r -a simulation <<< "${TANDEM_COVERAGE_SIM:-400 1 400}"
 
-targets=(core_sim core_memory_test)
-for source in tests/unit/coordinator/*_test.c tests/unit/proto/*_test.c; do
+targets=(core_sim core_memory_test start_memory_test)
+for source in tests/unit/{coordinator,proto}/*_test.c \
+    tests/unit/common/{gguf,gguf_values,json_input,mapped_file,model_*,safetensors}_test.c; do
     folder=$(basename "$(dirname "$source")")
     targets+=("${folder}_$(basename "$source" .c)")
 done
-fuzzed=(client_frame_fuzz worker_frame_fuzz attach_packet_fuzz segment_header_fuzz)
+fuzzed=(client_frame_fuzz worker_frame_fuzz attach_packet_fuzz segment_header_fuzz gguf_fuzz
+    safetensors_fuzz)
 
 mkdir -p "$build"
 # DEBUG_CHECK is off as in a release: its conditions are no branches of the product.

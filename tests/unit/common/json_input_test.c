@@ -21,8 +21,9 @@ static json_t *parsed(const char *text)
 static void reads_each_type_within_its_bounds(void **state)
 {
     (void)state;
-    json_t *root = parsed("{\"i\": 7, \"r\": 0.5, \"b\": true, \"s\": \"text\", \"o\": {\"x\": 1},"
-                          " \"n\": null, \"big\": 9223372036854775807, \"minus\": -1}");
+    json_t *root = parsed(
+        "{\"i\": 7, \"r\": 0.5, \"b\": true, \"off\": false, \"s\": \"text\", \"o\": {\"x\": 1},"
+        " \"n\": null, \"big\": 9223372036854775807, \"minus\": -1}");
     const struct json_input input = {root, "file"};
     struct json_input object;
     uint64_t integer = 99;
@@ -43,6 +44,8 @@ static void reads_each_type_within_its_bounds(void **state)
     assert_string_equal(text, "text");
     assert_int_equal(json_input_object(&input, "o", &object, NULL), STATUS_OK);
     assert_int_equal(json_input_integer(&object, "x", 0, 1, &integer, NULL), STATUS_OK);
+    assert_int_equal(json_input_bool(&input, "off", &set, NULL), STATUS_OK);
+    assert_false(set);
     assert_true(json_input_has(&input, "i"));
     assert_false(json_input_has(&input, "n"));
     assert_false(json_input_has(&input, "absent"));

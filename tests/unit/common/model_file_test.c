@@ -205,6 +205,40 @@ static void refuses_an_index_that_is_wrong(void **state)
     must_refuse(STATUS_BAD_FILE, "tensor \"lm_head.weight\" lies in two files");
 }
 
+/* More files than are read, a name that no file can have, and a path that leaves no room. */
+static void refuses_what_passes_a_bound(void **state)
+{
+    (void)state;
+    struct builder_bytes index = {0};
+    char entry[400];
+    put_config();
+    builder_put(&index, "{\"weight_map\":{", 15);
+    for (int i = 0; i <= MODEL_FILE_SHARDS_MAX; i++) {
+        int length =
+            snprintf(entry, sizeof entry, "%s\"t%d\":\"%d.safetensors\"", i > 0 ? "," : "", i, i);
+        builder_put(&index, entry, (size_t)length);
+    }
+    builder_put(&index, "}}", 2);
+    put("model.safetensors.index.json", index.bytes, index.length);
+    must_refuse(STATUS_TOO_LARGE, "names 1025 files; 1 to 1024 are read");
+    free(index.bytes);
+    snprintf(entry, sizeof entry, "{\"weight_map\":{\"t\":\"%0244d.safetensors\"}}", 0);
+    put_text("model.safetensors.index.json", entry);
+    must_refuse(STATUS_BAD_FILE, "is not in a file of this directory");
+    char path[4092];
+    size_t length = strlen(folder);
+    memcpy(path, folder, length);
+    while (length + 2 < sizeof path) { /* the same directory, by a long way */
+        memcpy(path + length, "/.", 2);
+        length += 2;
+    }
+    path[length] = '\0';
+    struct model_file *file;
+    struct reason reason;
+    assert_int_equal(open_path(path, &file, &reason), STATUS_INVALID);
+    assert_string_equal(reason.storage, "--model: the path of its config.json exceeds 4095 bytes");
+}
+
 /* A shard that holds more than the index lists. */
 static void refuses_a_tensor_that_is_not_listed(void **state)
 {
@@ -255,6 +289,7 @@ int main(void)
         cmocka_unit_test_teardown(a_directory_and_a_file_have_one_view, empty_folder),
         cmocka_unit_test_teardown(shards_are_found_by_the_index, empty_folder),
         cmocka_unit_test_teardown(refuses_an_index_that_is_wrong, empty_folder),
+        cmocka_unit_test_teardown(refuses_what_passes_a_bound, empty_folder),
         cmocka_unit_test_teardown(refuses_a_tensor_that_is_not_listed, empty_folder),
         cmocka_unit_test_teardown(refuses_what_is_no_model_by_name, empty_folder),
     };

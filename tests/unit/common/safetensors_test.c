@@ -106,6 +106,9 @@ static const struct {
     {ENTRY("\"F31\"", "[1]", "[0,4]"), 4, STATUS_UNSUPPORTED, "has the unknown dtype \"F31\""},
     {ENTRY("\"F32\"", "1", "[0,4]"), 4, STATUS_BAD_FILE, "has no shape"},
     {ENTRY("\"F32\"", "{}", "[0,4]"), 4, STATUS_BAD_FILE, "has no shape"},
+    {ENTRY("\"F32\"", "[\"1\"]", "[0,4]"), 4, STATUS_BAD_FILE, "no positive integer"},
+    {ENTRY("\"F32\"", "[1]", "[\"0\",4]"), 4, STATUS_BAD_FILE, "no two ascending data_offsets"},
+    {ENTRY("\"F32\"", "[1]", "4"), 4, STATUS_BAD_FILE, "no two ascending data_offsets"},
     {ENTRY("\"F32\"", "[0]", "[0,0]"), 4, STATUS_BAD_FILE, "no positive integer"},
     {ENTRY("\"F32\"", "[-1]", "[0,4]"), 4, STATUS_BAD_FILE, "no positive integer"},
     {ENTRY("\"F32\"", "[1.0]", "[0,4]"), 4, STATUS_BAD_FILE, "no positive integer"},
@@ -141,6 +144,22 @@ static void refuses_each_defect_by_name(void **state)
         enum status status = open_raw(DEFECTS[i].header, DEFECTS[i].data_bytes, &reason);
         if (status != DEFECTS[i].status || strstr(reason.storage, DEFECTS[i].says) == NULL)
             fail_msg("case %zu: %s: %s", i, status_text(status), reason.storage);
+    }
+}
+
+static void refuses_a_name_that_is_too_long(void **state)
+{
+    (void)state;
+    char header[512];
+    struct reason reason;
+    for (int length = SAFETENSORS_NAME_BYTES_MAX; length < SAFETENSORS_NAME_BYTES_MAX + 2;
+         length++) {
+        snprintf(header, sizeof header,
+                 "{\"%0*d\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", length, 0);
+        bool fits = length == SAFETENSORS_NAME_BYTES_MAX;
+        assert_int_equal(open_raw(header, 4, &reason), fits ? STATUS_OK : STATUS_TOO_LARGE);
+        if (!fits)
+            assert_non_null(strstr(reason.storage, "has a name of 256 bytes; 1 to 255 are read"));
     }
 }
 
@@ -183,6 +202,7 @@ int main(void)
         cmocka_unit_test(reads_names_types_shapes_and_bytes),
         cmocka_unit_test(orders_tensors_by_place),
         cmocka_unit_test(refuses_each_defect_by_name),
+        cmocka_unit_test(refuses_a_name_that_is_too_long),
         cmocka_unit_test(judges_the_length_of_the_header),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
