@@ -14,11 +14,13 @@
 
 #include <math.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum {
     SPLIT_SEGMENTS_MIN = 512, /* row segments that the scratch memory holds at least */
     ITEMS_PER_THREAD = 8,     /* so many even out; fewer are split */
+    PLACES_PER_THREAD = 2,    /* so many even out where a thread takes all kv heads of one */
     PARTIAL_FLOATS_MAX = ATTENTION_QUERIES_MAX * (HEAD_DIM_MAX + ATTENTION_GROUP_KEYS),
     SCRATCH_ALIGNMENT = 64,
 };
@@ -39,6 +41,8 @@ struct attention_job {
     uint32_t group_heads;  /* query heads per kv head */
     uint32_t heads;        /* of them that are computed together */
     uint32_t segments_max; /* of a row of this step */
+    bool split;            /* items are segments */
+    bool heads_in_turn;    /* a thread takes all kv heads of an item, one after the other */
     float scale;
 };
 
@@ -85,6 +89,16 @@ static void locate_keys(const struct attention_args *args, uint32_t row, uint32_
     }
 }
 
+/* Bytes from the keys of a kv head to those of the next, where the same segment of it comes next.
+ */
+static uint64_t next_keys(const struct attention_job *job, struct row_group group, uint32_t kv_head)
+{
+    const struct kv_geometry *g = &job->args->kv.geometry;
+    bool same_segment = job->split || group_segments(job, group) == 1;
+    bool next = job->heads_in_turn && same_segment && kv_head + 1 < g->kv_heads;
+    return next ? kv_k_head_offset(g, 0, 1) - kv_k_head_offset(g, 0, 0) : 0;
+}
+
 /* States [row][head] of one segment for `heads` query heads from `first_head` on, all of one kv
  * head, at `partial`. */
 static void attend_segment(const struct attention_job *job, struct row_group group,
@@ -105,6 +119,7 @@ static void attend_segment(const struct attention_job *job, struct row_group gro
         .type = g->type,
         .key_stride = kv_k_element(g, 0, 1) - kv_k_element(g, 0, 0),
         .scale = job->scale,
+        .next_keys = next_keys(job, group, first_head / job->group_heads),
         .partial = partial,
     };
     locate_keys(args, group.first, first_head / job->group_heads, first_key, &share);
@@ -296,7 +311,7 @@ static void check_shape(const struct attention_args *args)
     CHECK(args->heads % g->kv_heads == 0);
 }
 
-static void run_split(struct cpu_backend *cpu, const struct attention_job *job, uint32_t groups)
+static void count_pending(const struct attention_job *job, uint32_t groups)
 {
     uint32_t kv_heads = job->args->kv.geometry.kv_heads;
     for (uint32_t i = 0; i < groups; i++) {
@@ -305,7 +320,6 @@ static void run_split(struct cpu_backend *cpu, const struct attention_job *job, 
             atomic_init(&job->scratch.pending[group.first * kv_heads + head],
                         group_segments(job, group));
     }
-    pool_run(cpu->pool, split_items, job, groups * job->segments_max * kv_heads, 1);
 }
 
 void cpu_attention(struct backend *backend, const struct attention_args *args)
@@ -331,9 +345,12 @@ void cpu_attention(struct backend *backend, const struct attention_args *args)
     uint32_t groups = form_groups(args, rows_together(&job, threads), job.scratch.first_rows);
     uint64_t split_bytes =
         states_bytes((uint64_t)args->rows * job.segments_max, args->heads, g->head_dim);
-    if (job.segments_max > 1 && groups * g->kv_heads < threads * ITEMS_PER_THREAD &&
-        split_bytes <= job.scratch.states_bytes)
-        run_split(cpu, &job, groups);
-    else
-        pool_run(cpu->pool, whole_items, &job, groups * g->kv_heads, 1);
+    job.split = job.segments_max > 1 && groups * g->kv_heads < threads * ITEMS_PER_THREAD &&
+                split_bytes <= job.scratch.states_bytes;
+    if (job.split)
+        count_pending(&job, groups);
+    uint32_t places = job.split ? groups * job.segments_max : groups;
+    job.heads_in_turn = places >= threads * PLACES_PER_THREAD;
+    pool_run(cpu->pool, job.split ? split_items : whole_items, &job, places * g->kv_heads,
+             job.heads_in_turn ? g->kv_heads : 1);
 }

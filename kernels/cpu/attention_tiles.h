@@ -75,21 +75,23 @@ ATTENTION_INLINE void attention_prefetch_values(const struct attention_tile *til
 }
 
 /* And while its values are added, key by key, the keys of the next tile: of each run of 16 a
- * sixteenth of the dims. */
+ * sixteenth of the dims. After the last tile comes the first one of the next kv head. */
 ATTENTION_INLINE void attention_prefetch_keys(const struct attention_tile *tile, uint32_t key,
                                               const uint32_t type)
 {
     enum { RUN_KEYS = 16, RUNS = ATTENTION_TILE_KEYS / RUN_KEYS, RUN_GROUPS = 2 };
     const struct attention_share *share = tile->share;
     uint32_t last = attention_last_group(share), dims = share->head_dim / RUN_KEYS;
-    uint32_t group =
-        (tile->first + ATTENTION_TILE_KEYS) / ATTENTION_GROUP_KEYS + key % RUNS * RUN_GROUPS;
+    uint32_t group = key % RUNS * RUN_GROUPS;
+    uint32_t tile_group = (tile->first + ATTENTION_TILE_KEYS) / ATTENTION_GROUP_KEYS;
     uint64_t dim_bytes = (uint64_t)share->key_stride * (type == KV_TYPE_F16 ? 2 : 4);
     uint32_t step =
         dim_bytes < ATTENTION_LINE_BYTES ? (uint32_t)(ATTENTION_LINE_BYTES / dim_bytes) : 1;
-    if (group > last)
+    uint64_t further = tile_group <= last ? 0 : share->next_keys;
+    group += tile_group <= last ? tile_group : 0;
+    if (group > last || (tile_group > last && further == 0))
         return;
-    const char *keys = share->group_keys[group];
+    const char *keys = (const char *)share->group_keys[group] + further;
     uint32_t first = key / RUNS * dims;
     for (uint32_t dim = first; dim < first + dims; dim += step)
         _mm_prefetch(keys + dim * dim_bytes, _MM_HINT_T0);

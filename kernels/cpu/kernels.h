@@ -59,6 +59,9 @@ struct attention_share {
      */
     const void *group_keys[ATTENTION_SEGMENT_KEYS / ATTENTION_GROUP_KEYS];
     const void *group_values[ATTENTION_SEGMENT_KEYS / ATTENTION_GROUP_KEYS];
+    /* Bytes from these keys to those of the next kv head where this thread goes on with them, to be
+     * fetched at the end; 0 where it does not. */
+    uint64_t next_keys;
     float *partial; /* [row][head][attention_partial_floats(head_dim)] */
 };
 
