@@ -6,7 +6,7 @@
 #   release  release build, all tests
 #   asan     address and undefined-behaviour sanitizers: all tests of our own code
 #   tsan     thread sanitizer: ports, shared memory, thread pool, client library, both processes together
-#   tsan-all the same and, at reduced size, the simulator, kills, floods and hostile peers (about 15 minutes)
+#   tsan-all the same and, at reduced size, the simulator, kills, floods and hostile peers (15 to 20 minutes)
 #   all      release, asan, tsan (the default; what CI runs)
 set -euo pipefail
 . "$(dirname "$0")/places.sh"
