@@ -144,6 +144,14 @@ static bool goes_alone(const struct scheduler *scheduler, const struct request *
     return wish->count == 1 || (wish->count > 1 && covered(scheduler, request) == wish->first);
 }
 
+/* Whether it still computes towards its first token. Such requests go in the order of their
+ * submission, one whose prompt has a single token left like any other: first tokens keep that
+ * order. */
+static bool awaits_first(const struct request *request, const struct wish *wish)
+{
+    return request->accepted == 0 && wish->count > 0 && !wish->from_last_sample;
+}
+
 static bool wants_trial(const struct request *request)
 {
     return suspicion_wants_trial(&request->suspicion, request->planned);
@@ -248,8 +256,8 @@ static void add_running(struct scheduler *scheduler, struct draft *draft)
     for (uint32_t i = 0; i < scheduler->running_count && draft->budget > 0; i++) {
         struct request *request = running_at(scheduler, i);
         struct wish wish = wish_of(request);
-        if (!is_held_back(request, &held) && goes_alone(scheduler, request, &wish) &&
-            !wants_trial(request))
+        if (!is_held_back(request, &held) && !awaits_first(request, &wish) &&
+            goes_alone(scheduler, request, &wish) && !wants_trial(request))
             add_decode_row(scheduler, draft, request, wish);
     }
     for (uint32_t i = 0; i < scheduler->running_count && draft->budget > 0; i++) {
@@ -258,7 +266,8 @@ static void add_running(struct scheduler *scheduler, struct draft *draft)
             scheduler->slots->rows[request->slot].last_step == draft->plan->step)
             continue; /* or it has its row */
         struct wish wish = wish_of(request);
-        bool is_chunk = wish.count > 1 && !goes_alone(scheduler, request, &wish);
+        bool is_chunk = awaits_first(request, &wish) ||
+                        (wish.count > 1 && !goes_alone(scheduler, request, &wish));
         if (is_chunk && !wants_trial(request))
             add_chunk(scheduler, draft, request, wish);
     }

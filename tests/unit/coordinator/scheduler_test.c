@@ -385,6 +385,29 @@ static void nobody_gets_a_first_token_before_a_suspect_that_has_none(void **stat
     assert_int_equal(build(), 4); /* all together again */
 }
 
+/* They run without a row because they waited for a trial; then the budget is too small for both. */
+static void a_prompt_of_one_token_does_not_pass_a_longer_one_before_it(void **state)
+{
+    (void)state;
+    open_engine(64, 6, 64);
+    struct request *suspect = enqueue(2, 9), *longer = enqueue(8, 9), *one_token = enqueue(1, 9);
+    suspicion_crashed(&suspect->suspicion, 1, 2);
+    suspicion_crashed(&suspect->suspicion, 1, 2);
+    assert_int_equal(build(), 1);
+    assert_row(0, suspect, 0, 1, 0);
+    answer();
+    assert_int_equal(build(), 1);
+    assert_row(0, suspect, 1, 1, PLAN_ROW_SAMPLE);
+    answer();
+    assert_int_equal(build(), 2);
+    assert_row(0, suspect, 2, 1, PLAN_ROW_SAMPLE);
+    assert_row(1, longer, 0, 5, 0);
+    assert_int_equal(one_token->planned, 0);
+    assert_int_equal(build(), 3);
+    assert_row(1, longer, 5, 3, PLAN_ROW_SAMPLE);
+    assert_row(2, one_token, 0, 1, PLAN_ROW_SAMPLE);
+}
+
 static void a_suspect_for_which_others_wait_is_tried_first(void **state)
 {
     (void)state;
@@ -486,6 +509,7 @@ int main(void)
         CASE(a_suspect_is_tried_alone_after_other_work),
         CASE(without_other_work_a_trial_starts_at_once),
         CASE(nobody_gets_a_first_token_before_a_suspect_that_has_none),
+        CASE(a_prompt_of_one_token_does_not_pass_a_longer_one_before_it),
         CASE(a_suspect_for_which_others_wait_is_tried_first),
         CASE(three_deaths_alone_let_the_others_pass),
         CASE(a_trial_is_short),
