@@ -5,6 +5,7 @@
 #include "common/mapped_file.h"
 #include "common/safetensors.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,10 +158,14 @@ static enum status path_of(const struct directory *directory, const char *name,
     return STATUS_INVALID;
 }
 
+/* A link whose target is missing counts: what it stands for was not downloaded, and opening it says
+ * so. */
 static bool has_file(const struct directory *directory, const char *name)
 {
     char path[PATH_BYTES];
-    return path_of(directory, name, path) == STATUS_OK && access(path, F_OK) == 0;
+    struct stat entry;
+    return path_of(directory, name, path) == STATUS_OK &&
+           (lstat(path, &entry) == 0 || errno != ENOENT);
 }
 
 /* Maps one of the JSON files. */

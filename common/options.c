@@ -322,6 +322,10 @@ static enum status read_file(struct reader *reader)
         text_set(reader->why, "%s:%d: expected \"name = value\"", reader->path, bad_line);
         reader->status = STATUS_INVALID;
     }
+    if (reader->status == STATUS_OK && ferror(reader->file)) { /* of a folder, for one */
+        text_set(reader->why, "--config: cannot read \"%s\": give a readable file", reader->path);
+        reader->status = STATUS_INVALID;
+    }
     fclose(reader->file);
     return reader->status;
 }

@@ -309,8 +309,8 @@ enum exit_code command_detokenize(struct session *session)
         return session_refuse(session, why->bytes);
     size_t count = 0;
     uint32_t *ids = calloc(input.length + 1, sizeof *ids); /* an id takes at least one byte */
-    enum status status =
-        ids != NULL ? input_parse_ids(input.text, ids, &count, why) : STATUS_OUT_OF_MEMORY;
+    enum status status = ids != NULL ? input_parse_ids(input.text, input.length, ids, &count, why)
+                                     : STATUS_OUT_OF_MEMORY;
     input_free(&input);
     if (status != STATUS_OK) {
         free(ids);

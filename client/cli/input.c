@@ -112,9 +112,14 @@ void input_free(struct input *input)
     *input = (struct input){0};
 }
 
-enum status input_parse_ids(const char *text, uint32_t *ids, size_t *out_count, struct text *why)
+enum status input_parse_ids(const char *text, size_t length, uint32_t *ids, size_t *out_count,
+                            struct text *why)
 {
     size_t count = 0;
+    if (memchr(text, 0, length) != NULL) {
+        text_set(why, "a list of token ids has no zero bytes");
+        return STATUS_INVALID;
+    }
     for (;;) {
         text += strspn(text, " \t\r\n,[]");
         if (*text == '\0')
@@ -146,8 +151,8 @@ static enum status read_ids_of(const char *name, uint32_t **out_ids, size_t *out
     if (status == STATUS_OK) {
         input.text[input.length] = '\0';
         ids = calloc(input.length + 1, sizeof *ids); /* an id takes at least one byte */
-        status =
-            ids != NULL ? input_parse_ids(input.text, ids, out_count, why) : STATUS_OUT_OF_MEMORY;
+        status = ids != NULL ? input_parse_ids(input.text, input.length, ids, out_count, why)
+                             : STATUS_OUT_OF_MEMORY;
     }
     input_free(&input);
     if (status == STATUS_OK)
@@ -171,7 +176,7 @@ enum status input_read_ids(const struct arguments *arguments, uint32_t **out_ids
     } else {
         uint32_t *ids = calloc(strlen(list) + 1, sizeof *ids);
         if (ids != NULL)
-            status = input_parse_ids(list, ids, out_count, why);
+            status = input_parse_ids(list, strlen(list), ids, out_count, why);
         if (status == STATUS_OK)
             *out_ids = ids;
         else

@@ -22,10 +22,10 @@ void input_free(struct input *input);
 
 /* Numbers between blanks, commas and brackets, so that the output of `tokenize` and `generate`,
  * with
- * --json or without, can be given back. `ids` has room for one id a byte of the NUL-terminated
- * text. STATUS_INVALID with a sentence in `why`. */
-MUST_USE enum status input_parse_ids(const char *text, uint32_t *ids, size_t *out_count,
-                                     struct text *why);
+ * --json or without, can be given back. `text` has `length` bytes and a NUL behind them, `ids` room
+ * for one id a byte. STATUS_INVALID with a sentence in `why`. */
+MUST_USE enum status input_parse_ids(const char *text, size_t length, uint32_t *ids,
+                                     size_t *out_count, struct text *why);
 
 /* The ids of --ids: a list if it begins with a digit or a bracket, else a file, or - for standard
  * input. The statuses of input_read. The caller frees them. */

@@ -212,6 +212,10 @@ class Failures(unittest.TestCase):
             with self.subTest(words=words):
                 self.check(run(*words), 64, *parts)
 
+    def test_a_zero_byte_ends_no_list_of_ids(self):
+        for words in (["generate", "--ids", "-"], ["detokenize"]):
+            self.check(run(*words, stdin=b"1,2\0,3"), 64, "token ids", "zero bytes")
+
     def test_help_follows_the_sentence(self):
         self.assertIn(b"`tandem generate --help`", run("generate", "--top-p", "2").stderr)
         self.assertIn(b"tandem COMMAND --help", run().stderr)

@@ -269,9 +269,13 @@ static void refuses_what_is_no_model_by_name(void **state)
     must_refuse(STATUS_BAD_FILE, "model.safetensors: not a safetensors file: it has 1 bytes");
     put_text("generation_config.json", "");
     must_refuse(STATUS_BAD_FILE, "generation_config.json: the file is empty");
-    put_text("config.json", "{}");
-    (void)unlink("generation_config.json");
     char path[128];
+    path_of("generation_config.json", path);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("/nowhere/blob", path), 0); /* as of a download that broke off */
+    must_refuse(STATUS_NOT_FOUND, "generation_config.json: cannot be opened");
+    assert_int_equal(unlink(path), 0);
+    put_text("config.json", "{}");
     path_of("model.safetensors", path);
     assert_int_equal(open_path(path, &file, &reason), STATUS_UNSUPPORTED);
     assert_non_null(strstr(reason.storage, "give the directory that holds it"));

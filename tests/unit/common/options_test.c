@@ -234,7 +234,7 @@ static void mistakes_in_a_file_name_the_line(void **state)
 }
 
 /* The rest of such a line would be lost without a word; /dev/zero would be read for ever. */
-static void a_zero_byte_in_a_file_is_refused(void **state)
+static void a_file_that_is_no_text_is_refused(void **state)
 {
     (void)state;
     static const char content[] = "count = 5\ncount = 6\0 or 7\n";
@@ -247,9 +247,9 @@ static void a_zero_byte_in_a_file_is_refused(void **state)
     assert_non_null(file);
     assert_int_equal(fwrite(content, 1, sizeof content - 1, file), sizeof content - 1);
     assert_int_equal(fclose(file), 0);
-    const char *paths[] = {path, "/dev/zero"};
-    const char *places[] = {":2: a zero byte", ":1: a zero byte"};
-    for (size_t i = 0; i < 2; i++) {
+    const char *paths[] = {path, "/dev/zero", "/"};
+    const char *places[] = {":2: a zero byte", ":1: a zero byte", "cannot read \"/\""};
+    for (size_t i = 0; i < 3; i++) {
         enum status status = read_options(&config, &result, &why, WORDS("--config", paths[i]));
         assert_int_equal(status, STATUS_INVALID);
         assert_non_null(strstr(why.storage, places[i]));
@@ -341,7 +341,7 @@ int main(void)
         cmocka_unit_test(every_form_of_a_value_is_read),
         cmocka_unit_test(mistakes_name_option_value_and_bound),
         cmocka_unit_test(mistakes_in_a_file_name_the_line),
-        cmocka_unit_test(a_zero_byte_in_a_file_is_refused),
+        cmocka_unit_test(a_file_that_is_no_text_is_refused),
         cmocka_unit_test(a_mistake_in_the_environment_names_the_variable),
         cmocka_unit_test(help_wins_over_mistakes),
         cmocka_unit_test(the_sample_is_read_back_as_the_defaults),
