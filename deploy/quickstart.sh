@@ -110,7 +110,10 @@ explain_end() {
     reason=$(tail -n 1 "$state/$name.log")
     reason=${reason#"tandem-$name: "}
     case $code in
-    $EXIT_NO_MODEL) hint="; remove that file and run this again" ;;
+    $EXIT_NO_MODEL)
+        hint="; remove that file and run this again"
+        [ -z "$chosen_model" ] || hint="; give another model with --model"
+        ;;
     $EXIT_CONFIGURATION) hint="; stop what uses $run_dir, or give another directory with --run-dir" ;;
     esac
     stop_services "${started_here[@]}"
@@ -174,12 +177,15 @@ run_start() {
     make_directory "$state" 0700
     if running; then
         run_dir=$(< "$state/run-dir")
+        [ -z "$chosen_model" ] || [ "$model" = "$(< "$state/model")" ] ||
+            fail $EXIT_CONFIGURATION "the services run with $(< "$state/model"): end them with $0 stop first."
     else
         "$tree/deploy/install-deps.sh"
         build_programs
         [ -n "$chosen_model" ] || "$tree/deploy/fetch-model.sh" > /dev/null
         make_run_dir
         echo "$run_dir" > "$state/run-dir"
+        echo "$model" > "$state/model"
         start_service coordinator "$build/bin/tandem-coordinator" --run-dir "$run_dir" --model "$model"
         start_service worker "$build/bin/tandem-worker" --run-dir "$run_dir" --model "$model"
     fi

@@ -123,6 +123,9 @@ class QuickstartTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertRegex(result.stdout, r"(?m)^> 1,2,3\n(\d+ )+\d+$")
         self.assertRegex(result.stdout, r"(?m)^  ask: .*/tandem generate.* --ids 4,5,6$")
+        result = self.quickstart("--model", MODEL)
+        self.assertEqual(result.returncode, 78, result.stdout + result.stderr)
+        self.assertRegex(result.stderr, r"run with .*/tiny-directory: .* stop first")
 
     def test_a_model_that_is_none(self):
         broken = os.path.join(self.folder, "broken.gguf")
