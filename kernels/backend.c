@@ -1,6 +1,7 @@
 #include "kernels/backend.h"
 
 #include "common/check.h"
+#include "common/log.h"
 #include "kernels/cpu/device.h"
 #ifdef TANDEM_WITH_CUDA
 #include "kernels/cuda/open.h"
@@ -36,11 +37,15 @@ enum status backend_open(const struct backend_options *options, struct backend *
 {
     CHECK(options->kind <= BACKEND_CUDA);
     if (options->kind != BACKEND_CPU) {
-        enum status status = open_cuda(options, out_backend, why);
+        struct reason device;
+        enum status status = open_cuda(options, out_backend, reason_init(&device));
+        if (status != STATUS_OK)
+            text_set(why, "%s", device.storage);
         if (status == STATUS_NOT_FOUND && options->kind == BACKEND_CUDA)
             return STATUS_UNSUPPORTED;
         if (status != STATUS_NOT_FOUND)
             return status;
+        log_warn("device_left_out", "effect=\"the CPU computes\" why=\"%s\"", device.storage);
     }
     return cpu_open(options, out_backend, why);
 }

@@ -115,7 +115,8 @@ struct backend_operations {
 };
 
 /* Opens the backend that `options` ask for; AUTO takes CUDA where a device is found and the CPU
- * elsewhere. STATUS_UNSUPPORTED (no CUDA device, an instruction set that the processor lacks),
+ * elsewhere, or where cuBLAS cannot be loaded, and logs why. STATUS_UNSUPPORTED (no CUDA device, no
+ * cuBLAS, an instruction set that the processor lacks),
  * STATUS_OUT_OF_MEMORY or STATUS_SYSTEM, with the reason in `why`. Close with backend_close(). */
 MUST_USE enum status backend_open(const struct backend_options *options,
                                   struct backend **out_backend, struct text *why);

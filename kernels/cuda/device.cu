@@ -321,8 +321,8 @@ static enum status join(struct backend *backend, struct matrix *const *parts, ui
 static void close_backend(struct backend *backend)
 {
     struct cuda_backend *cuda = cuda_backend_of(backend);
-    if (cuda->library != NULL)
-        (void)cublasDestroy(cuda->library);
+    if (cuda->products != NULL)
+        (void)cuda->library.destroy(cuda->products);
     if (cuda->stream != NULL)
         (void)cudaStreamDestroy(cuda->stream);
     (void)cudaFree(cuda->no_workspace);
@@ -351,19 +351,22 @@ static const struct backend_operations cuda_operations = operations();
 static enum status open_library(struct cuda_backend *cuda, struct text *why)
 {
     void *place = NULL;
-    enum status status = cuda_take(cuda, 256, true, &place);
+    const struct library *library = &cuda->library;
+    enum status status = library_load(&cuda->library, why);
+    if (status == STATUS_OK)
+        status = cuda_take(cuda, 256, true, &place);
     cuda->no_workspace = (uint8_t *)place;
     cublasStatus_t result = CUBLAS_STATUS_SUCCESS;
     if (status == STATUS_OK)
         result = cuda->fault.kind == BACKEND_FAULT_OPEN ? CUBLAS_STATUS_NOT_INITIALIZED
-                                                        : cublasCreate(&cuda->library);
+                                                        : library->create(&cuda->products);
     if (result == CUBLAS_STATUS_SUCCESS)
-        result = cublasSetStream(cuda->library, cuda->stream);
+        result = library->set_stream(cuda->products, cuda->stream);
     if (result == CUBLAS_STATUS_SUCCESS)
-        result = cublasSetWorkspace(cuda->library, cuda->no_workspace, 0);
+        result = library->set_workspace(cuda->products, cuda->no_workspace, 0);
     if (result == CUBLAS_STATUS_SUCCESS)
-        result =
-            cublasSetMathMode(cuda->library, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+        result = library->set_math_mode(cuda->products,
+                                        CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
     if (status != STATUS_OK || result == CUBLAS_STATUS_SUCCESS)
         return status;
     text_set(why, "cuBLAS cannot be opened: status %d; start again when the device has memory free",

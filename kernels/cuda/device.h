@@ -9,8 +9,7 @@ extern "C" {
 #include "kernels/step.h"
 }
 #include "kernels/cuda/launch.h"
-
-#include <cublas_v2.h>
+#include "kernels/cuda/library.h"
 
 /* Matrices that share their input, as one product. Owned by its first matrix. */
 struct cuda_product {
@@ -29,8 +28,9 @@ struct cuda_matrix {
 struct cuda_backend {
     struct backend base; /* first */
     cudaStream_t stream;
-    cublasHandle_t library;
-    uint8_t *no_workspace; /* an address to give to the library with size 0 */
+    struct library library;
+    cublasHandle_t products; /* the library's handle; NULL while it is not open */
+    uint8_t *no_workspace;   /* an address to give to the library with size 0 */
     uint32_t multiprocessors;
     struct backend_fault fault;
     uint64_t patient_until_ns; /* how long a start waits for memory */

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* STATUS_NOT_FOUND: no device that it can run on. STATUS_OUT_OF_MEMORY, STATUS_SYSTEM. The reason
- * is in `why`. */
+/* STATUS_NOT_FOUND: no device that it can run on, or no cuBLAS. STATUS_OUT_OF_MEMORY,
+ * STATUS_SYSTEM. The reason is in `why`. */
 MUST_USE enum status cuda_open(const struct backend_options *options, struct backend **out_backend,
                                struct text *why);
 

@@ -138,6 +138,6 @@ enum status step_check(struct step *step)
     (void)cudaRuntimeGetVersion(&runtime);
     if (status == STATUS_OK)
         log_info("gemm_check", "pairs=%u failed=%u device=%s driver=%d runtime=%d cublas=%zu",
-                 pairs, failed, step->cuda->name, driver, runtime, cublasGetCudartVersion());
+                 pairs, failed, step->cuda->name, driver, runtime, step->cuda->library.version());
     return status;
 }

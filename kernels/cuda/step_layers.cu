@@ -23,7 +23,7 @@ enum status step_library(struct step *step, enum shape_kind kind, const struct p
     const cudaDataType_t type = kind == SHAPE_LOGITS ? CUDA_R_32F : CUDA_R_16BF;
     cublasStatus_t result = CUBLAS_STATUS_EXECUTION_FAILED;
     if (!step->library_fails)
-        result = cublasGemmEx(step->cuda->library, CUBLAS_OP_T, CUBLAS_OP_N, (int)product->rows,
+        result = step->cuda->library.gemm(step->cuda->products, CUBLAS_OP_T, CUBLAS_OP_N, (int)product->rows,
                               (int)rows, (int)product->columns, &one, product->values, CUDA_R_16BF,
                               (int)product->columns, input, CUDA_R_16BF, (int)product->columns,
                               &zero, output, type, (int)product->rows, CUBLAS_COMPUTE_32F,

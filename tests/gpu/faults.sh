@@ -98,6 +98,19 @@ library_at_start() {
     wait "$worker"; local code=$?
     [ $code = 75 ]
     verdict $? "cuBLAS cannot be opened: exit $code"
+    # files of its names that are no libraries stand in its way
+    mkdir -p "$work/broken"
+    echo nothing | tee "$work/broken/libcublas.so" > "$work/broken/libcublas.so.13"
+    : > "$logs/worker.log"
+    LD_LIBRARY_PATH="$work/broken:${LD_LIBRARY_PATH:-}" start_worker "$model"
+    wait "$worker"; code=$?
+    [ $code = 64 ] && grep -q "cuBLAS cannot be loaded: .*libcublas.so.13" "$logs/worker.log"
+    verdict $? "cuBLAS cannot be loaded: exit $code, named"
+    : > "$logs/worker.log"
+    LD_LIBRARY_PATH="$work/broken:${LD_LIBRARY_PATH:-}" start_worker "$model" --backend auto
+    wait "$worker"; code=$?
+    [ $code = 64 ] && grep -q "event=device_left_out .*libcublas.so.13" "$logs/worker.log"
+    verdict $? "the same with --backend auto: exit $code for the bf16 pool, the log says why"
     start_worker "$model"
     wait_ready
 }
