@@ -194,12 +194,25 @@ static enum status set_choice(const struct option *option, const char *value, vo
     return STATUS_INVALID;
 }
 
+static bool has_control_character(const char *text)
+{
+    for (; *text != '\0'; text++)
+        if (iscntrl((unsigned char)*text))
+            return true;
+    return false;
+}
+
 static enum status set_text(const struct option *option, const char *value, void *config,
                             struct text *why)
 {
     size_t length = strlen(value);
     if (length >= OPTION_TEXT_BYTES) {
         text_format(why, "has %zu bytes; give at most %d", length, OPTION_TEXT_BYTES - 1);
+        return STATUS_INVALID;
+    }
+    if (has_control_character(value)) {
+        text_format(why,
+                    "holds a control character, which would break lines of the log; rename it");
         return STATUS_INVALID;
     }
     memcpy(field_of(option, config), value, length + 1);
@@ -377,7 +390,8 @@ static enum status parse_argument(struct reader *reader, int argc, char *const *
         text_set(reader->why, "--%s takes no value", argument.common->name);
         return STATUS_INVALID;
     }
-    if (equals == NULL && is_switch) {
+    const bool next_is_value = at + 1 < argc && strncmp(argv[at + 1], "--", 2) != 0;
+    if (equals == NULL && is_switch && (argument.common != NULL || !next_is_value)) {
         argument.value = "yes";
     } else if (equals == NULL) {
         if (at + 1 >= argc) {
@@ -397,6 +411,10 @@ static enum status set_config_path(struct reader *reader, const char *path)
     if (length == 0 || length >= OPTION_TEXT_BYTES) {
         text_set(reader->why, "--config: the path has %zu bytes; give 1 to %d", length,
                  OPTION_TEXT_BYTES - 1);
+        return STATUS_INVALID;
+    }
+    if (has_control_character(path)) {
+        text_set(reader->why, "--config: the path holds a control character; rename the file");
         return STATUS_INVALID;
     }
     memcpy(reader->result->config_path, path, length + 1);

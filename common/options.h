@@ -17,7 +17,7 @@
 enum { OPTION_TEXT_BYTES = 1024, OPTIONS_MAX = 64 };
 
 enum option_kind {
-    OPTION_FLAG = 1,     /* bool: `--x`, `--x=no`; yes/no, true/false, on/off, 1/0 */
+    OPTION_FLAG = 1,     /* bool: `--x`, `--x no`, `--x=no`; yes/no, true/false, on/off, 1/0 */
     OPTION_TEXT,         /* char[OPTION_TEXT_BYTES]; may be empty */
     OPTION_CHOICE,       /* uint32_t: the value of the named choice */
     OPTION_COUNT,        /* uint64_t: a plain number */

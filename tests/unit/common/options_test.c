@@ -158,6 +158,12 @@ static void every_form_of_a_value_is_read(void **state)
     assert_int_equal(result.action, OPTIONS_CHECK);
     assert_int_equal(read_options(&config, &result, &why, WORDS("--verbose=off")), STATUS_OK);
     assert_false(config.verbose);
+    assert_int_equal(read_options(&config, &result, &why, WORDS("--verbose", "yes", "--count=7")),
+                     STATUS_OK);
+    assert_true(config.verbose);
+    assert_int_equal(config.count, 7);
+    assert_int_equal(read_options(&config, &result, &why, WORDS("--verbose", "no")), STATUS_OK);
+    assert_false(config.verbose);
     assert_int_equal(read_options(&config, &result, &why, WORDS("--pool=18446744073709551615")),
                      STATUS_OK);
     assert_true(config.pool == UINT64_MAX);
@@ -182,6 +188,9 @@ static void mistakes_name_option_value_and_bound(void **state)
         {{"--wait", "2h"}, {"--wait", "\"2h\"", "s or min"}},
         {{"--color", "green"}, {"--color", "\"green\"", "red blue"}},
         {{"--verbose=maybe"}, {"--verbose", "\"maybe\"", "yes or no"}},
+        {{"--verbose", "maybe"}, {"--verbose", "\"maybe\"", "yes or no"}},
+        {{"--test-path", "a\nb"}, {"--test-path", "\"a\\x0ab\"", "control character"}},
+        {{"--config", "a\x7f"}, {"--config", "control character", "rename"}},
         {{"--count"}, {"--count", "needs", "value"}},
         {{"--colour", "red"}, {"--colour", "unknown option", "--help"}},
         {{"count"}, {"\"count\"", "unexpected argument", "--help"}},
