@@ -20,7 +20,11 @@
 
 enum kv_order { KV_ORDER_CPU = 1, KV_ORDER_CUDA = 2 };
 enum kv_type { KV_TYPE_F16 = 1, KV_TYPE_F32 = 2, KV_TYPE_BF16 = 3 };
-enum { KV_BLOCK_UNMAPPED = -1, KV_BLOCK_TOKENS_DEFAULT = 16 };
+enum {
+    KV_BLOCK_UNMAPPED = -1,
+    KV_BLOCK_TOKENS_DEFAULT = 16,
+    KV_BLOCK_TOKENS_MULTIPLE = 8, /* keys of a dim are read as whole vectors */
+};
 
 struct kv_geometry {
     uint32_t layers;

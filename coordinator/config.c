@@ -133,9 +133,9 @@ enum status coordinator_config_check(const struct coordinator_config *config,
                  "--model is missing; give the path of a GGUF file or of a Hugging Face directory");
         return STATUS_INVALID;
     }
-    if (config->block_tokens % 8 != 0) {
-        text_set(why, "--block-tokens: %" PRIu64 " is no multiple of 8; 16 is usual",
-                 config->block_tokens);
+    if (config->block_tokens % KV_BLOCK_TOKENS_MULTIPLE != 0) {
+        text_set(why, "--block-tokens: %" PRIu64 " is no multiple of %d; %d is usual",
+                 config->block_tokens, KV_BLOCK_TOKENS_MULTIPLE, KV_BLOCK_TOKENS_DEFAULT);
         return STATUS_INVALID;
     }
     if (config->prefill_chunk > config->step_tokens) {

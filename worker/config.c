@@ -5,6 +5,8 @@
 #include "kernels/backend.h"
 #include "proto/limits.h"
 
+#include <inttypes.h>
+
 #define KIB (UINT64_C(1) << 10)
 #define GIB (UINT64_C(1) << 30)
 
@@ -56,7 +58,7 @@ static const struct option OPTIONS[] = {
     {"kv-type", OPTION_CHOICE, FIELD(kv_type), "f16", 0, 0, KV_TYPES,
      "Number format of the KV pool; the same as the coordinator's"},
     {"block-tokens", OPTION_COUNT, FIELD(block_tokens), "16", 8, LIMIT_BLOCK_TOKENS_MAX, NULL,
-     "Positions of one KV block; the same as the coordinator's"},
+     "Positions of one KV block; a multiple of 8, the same as the coordinator's"},
     {"step-tokens", OPTION_COUNT, FIELD(step_tokens), "512", 1, LIMIT_STEP_TOKENS, NULL,
      "Largest token budget of one step; at least the coordinator's"},
     {"slots", OPTION_COUNT, FIELD(slots), "64", 1, LIMIT_SLOTS, NULL,
@@ -86,6 +88,11 @@ enum status worker_config_check(const struct worker_config *config, struct text 
     if (config->model[0] == '\0') {
         text_set(why,
                  "--model is missing; give the path of a GGUF file or of a Hugging Face directory");
+        return STATUS_INVALID;
+    }
+    if (config->block_tokens % KV_BLOCK_TOKENS_MULTIPLE != 0) {
+        text_set(why, "--block-tokens: %" PRIu64 " is no multiple of %d; %d is usual",
+                 config->block_tokens, KV_BLOCK_TOKENS_MULTIPLE, KV_BLOCK_TOKENS_DEFAULT);
         return STATUS_INVALID;
     }
     return STATUS_OK;

@@ -64,6 +64,10 @@ class Start(TandemTest):
             self.assert_sentence(run(program, *model, "--slot", "1"), EXIT_USAGE, "--slot")
             self.assert_sentence(run(program, *model, "--context", "5000"), EXIT_USAGE,
                                  "--context", "5000", "4096")
+            self.assert_sentence(run(program, *model, "--block-tokens", "20", "--check"),
+                                 EXIT_USAGE, "--block-tokens", "20", "multiple of 8")
+            self.assert_sentence(run(program, "--model", "two\nlines"), EXIT_USAGE, "--model",
+                                 r'"two\x0alines"', "control character")
             self.assert_sentence(run(program, *model, "--run-dir", "/tmp/" + "d" * 90),
                                  EXIT_USAGE, "--run-dir", "too long")
 
