@@ -76,11 +76,14 @@ static enum status refuse_biases(const struct json_input *input, struct text *wh
 
 static enum status refuse_layer_types(const struct json_input *input, struct text *why)
 {
-    const json_t *types = json_object_get(input->object, "layer_types");
+    static const char key[] = "layer_types";
+    const json_t *types = json_object_get(input->object, key);
+    if (json_input_has(input, key) && !json_is_array(types))
+        return json_input_refuse(input, STATUS_BAD_FILE, key, why, "is no array of names");
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         if (type == NULL || strcmp(type, "full_attention") != 0)
-            return refuse_value(input, "layer_types", type != NULL ? type : "",
+            return refuse_value(input, key, type != NULL ? type : "",
                                 "only \"full_attention\" is supported", why);
     }
     return STATUS_OK;
@@ -135,7 +138,7 @@ static enum status refuse_features(const struct json_input *input, struct text *
 
 struct size_rule {
     const char *key;
-    uint64_t maximum;
+    uint64_t minimum, maximum;
     uint32_t *value; /* holds the default; 0: the key must be there */
 };
 
@@ -143,18 +146,18 @@ static enum status read_sizes(const struct json_input *input, struct model_shape
                               struct text *why)
 {
     const struct size_rule rules[] = {
-        {"vocab_size", MODEL_VOCABULARY_MAX, &shape->vocabulary},
-        {"hidden_size", MODEL_WIDTH_MAX, &shape->width},
-        {"intermediate_size", MODEL_FFN_WIDTH_MAX, &shape->ffn_width},
-        {"num_hidden_layers", MODEL_LAYERS_MAX, &shape->layers},
-        {"num_attention_heads", MODEL_HEADS_MAX, &shape->heads},
-        {"max_position_embeddings", MODEL_CONTEXT_MAX, &shape->context},
+        {"vocab_size", 1, MODEL_VOCABULARY_MAX, &shape->vocabulary},
+        {"hidden_size", 1, MODEL_WIDTH_MAX, &shape->width},
+        {"intermediate_size", 1, MODEL_FFN_WIDTH_MAX, &shape->ffn_width},
+        {"num_hidden_layers", 1, MODEL_LAYERS_MAX, &shape->layers},
+        {"num_attention_heads", 1, MODEL_HEADS_MAX, &shape->heads},
+        {"max_position_embeddings", MODEL_CONTEXT_MIN, MODEL_CONTEXT_MAX, &shape->context},
     };
     shape->context = CONTEXT_DEFAULT;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         uint64_t value = *rules[i].value;
-        enum status status =
-            json_input_integer(input, rules[i].key, 1, rules[i].maximum, &value, why);
+        enum status status = json_input_integer(input, rules[i].key, rules[i].minimum,
+                                                rules[i].maximum, &value, why);
         if (status == STATUS_NOT_FOUND && value != 0)
             status = STATUS_OK;
         if (status != STATUS_OK)
@@ -269,9 +272,13 @@ static enum status read_base(const struct json_input *config, const struct json_
 static enum status read_scaling(const struct json_input *config, const struct json_input *rotation,
                                 struct model_shape *shape, struct text *why)
 {
-    const char *key = json_input_has(rotation, "rope_type") ? "rope_type" : "type";
-    const char *type = "default";
+    const bool old_name =
+        json_input_has(rotation, "type") && !json_input_has(rotation, "rope_type");
+    const char *key = old_name ? "type" : "rope_type", *type = "default";
     enum status status = json_input_string(rotation, key, &type, why);
+    if (status == STATUS_NOT_FOUND && json_input_has(rotation, "factor"))
+        return json_input_refuse(rotation, STATUS_BAD_FILE, key, why,
+                                 "is missing beside \"factor\"");
     if (status != STATUS_OK && status != STATUS_NOT_FOUND)
         return status;
     status = refuse_partial_rotation(rotation, why);

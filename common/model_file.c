@@ -378,8 +378,9 @@ static enum status hand_out(enum status status, struct model_file *file,
 enum status model_file_open(const char *path, struct model_file **out_file, struct text *why)
 {
     struct stat entry;
+    const bool is_directory = stat(path, &entry) == 0 && S_ISDIR(entry.st_mode);
     size_t length = strlen(path), suffix = sizeof SUFFIX - 1;
-    if (length > suffix && strcmp(path + length - suffix, SUFFIX) == 0) {
+    if (!is_directory && length > suffix && strcmp(path + length - suffix, SUFFIX) == 0) {
         text_set(why, "is one file of a model; give the directory that holds it and " CONFIG);
         return STATUS_UNSUPPORTED;
     }
@@ -387,7 +388,7 @@ enum status model_file_open(const char *path, struct model_file **out_file, stru
     if (file == NULL)
         return STATUS_OUT_OF_MEMORY;
     enum status status;
-    if (stat(path, &entry) == 0 && S_ISDIR(entry.st_mode))
+    if (is_directory)
         status = open_directory(path, file, why);
     else
         status = take_gguf(gguf_open(path, &file->gguf, why), file, why);

@@ -122,7 +122,7 @@ static enum status read_integers(const struct gguf *gguf, struct model_shape *sh
         {{"llama.embedding_length", 1, MODEL_WIDTH_MAX, false}, &shape->width},
         {{"llama.feed_forward_length", 1, MODEL_FFN_WIDTH_MAX, false}, &shape->ffn_width},
         {{"llama.attention.head_count", 1, MODEL_HEADS_MAX, false}, &shape->heads},
-        {{"llama.context_length", 1, MODEL_CONTEXT_MAX, false}, &shape->context},
+        {{"llama.context_length", MODEL_CONTEXT_MIN, MODEL_CONTEXT_MAX, false}, &shape->context},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         enum status status = read_integer(gguf, &rows[i].rule, rows[i].value, why);

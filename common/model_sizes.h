@@ -15,6 +15,7 @@ enum {
     MODEL_HEAD_DIM_MAX = 256,
     MODEL_HEAD_DIM_MULTIPLE = 8,
     MODEL_VOCABULARY_MAX = 1 << 20,
+    MODEL_CONTEXT_MIN = 2, /* a token of the prompt and one that is generated */
     MODEL_CONTEXT_MAX = 1 << 24,
 };
 

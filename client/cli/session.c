@@ -75,6 +75,8 @@ enum exit_code session_fail(struct session *session, enum tandem_result result,
     else if (result == TANDEM_UNAVAILABLE && strcmp(error->field, "run_dir") == 0 &&
              strstr(sentence, "--run-dir") == NULL)
         (void)snprintf(sentence + length, sizeof sentence - length, " (--run-dir DIR)");
+    else if (strstr(sentence, "send `ids`") != NULL)
+        (void)snprintf(sentence + length, sizeof sentence - length, " (generate --ids IDS)");
     print_sentence(session, sentence);
     return exit_code_of(result);
 }

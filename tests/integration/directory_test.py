@@ -90,8 +90,16 @@ class Directory(TandemTest):
         self.assertEqual((value["ids"], value["text"]), (expected, ""))
         done = self.run_tandem("generate", "Hello")
         self.assertEqual((done.returncode, done.stdout), (1, b""))
-        self.assertIn(b"send `ids`", done.stderr)
+        self.assertIn(b"send `ids` (generate --ids IDS)", done.stderr)
         self.assertIn(b"no: token ids only", self.run_tandem("models").stdout)
+
+    def test_a_directory_may_be_named_like_a_file(self):
+        folder = os.path.join(self.system.folder, "model.safetensors")
+        shutil.copytree(model_path("tiny-directory"), folder)
+        for program in ("tandem-coordinator", "tandem-worker"):
+            done = subprocess.run([os.path.join(BIN, program), "--check", "--kv-pool-bytes=64M", "--model", folder],
+                                  capture_output=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_damaged_directory_ends_both_with_one_sentence(self):
         folder = os.path.join(self.system.folder, "model")

@@ -148,7 +148,7 @@ static const struct defect DEFECTS[] = {
     {TINY(.seed = 2), "general.architecture", "general.architecture", "qwen2", STATUS_UNSUPPORTED, "the architecture is \"qwen2\"; only \"llama\""},
     {TINY(.seed = 2), "llama.block_count", NULL, NULL, STATUS_BAD_FILE, "\"llama.block_count\" is missing"},
     {TINY(.seed = 2), "llama.block_count", "llama.block_count", "two", STATUS_BAD_FILE, "is of type string, expected an integer"},
-    {TINY(.context = 0), NULL, NULL, NULL, STATUS_BAD_FILE, "\"llama.context_length\" holds 0, expected 1 to"},
+    {TINY(.context = 1), NULL, NULL, NULL, STATUS_BAD_FILE, "\"llama.context_length\" holds 1, expected 2 to"},
     {TINY(.context = (1 << 24) + 1), NULL, NULL, NULL, STATUS_BAD_FILE, "\"llama.context_length\" holds 16777217, expected 0 to 16777216"},
     {TINY(.width = 64), "llama.embedding_length", "llama.embedding_length", NULL, STATUS_BAD_FILE, "a width of 3 cannot be divided by 4 heads"},
     {TINY(.heads = 3, .kv_heads = 2), NULL, NULL, NULL, STATUS_BAD_FILE, "3 query heads cannot share 2 key heads evenly"},
