@@ -162,6 +162,14 @@ static enum status read_ids_of(const char *name, uint32_t **out_ids, size_t *out
     return status;
 }
 
+/* A list rather than the name of a file: also -1, so that the number is refused and not looked for
+ * as a file. */
+static bool begins_list(const char *list)
+{
+    const char first = list[0] == '-' ? list[1] : list[0];
+    return (first >= '0' && first <= '9') || list[0] == '[';
+}
+
 enum status input_read_ids(const struct arguments *arguments, uint32_t **out_ids, size_t *out_count,
                            struct text *why)
 {
@@ -170,8 +178,9 @@ enum status input_read_ids(const struct arguments *arguments, uint32_t **out_ids
         text_set(why, "give the prompt once: with --ids, or as a text");
         return STATUS_INVALID;
     }
+    list += strspn(list, " \t\n");
     enum status status = STATUS_OUT_OF_MEMORY;
-    if ((list[0] < '0' || list[0] > '9') && list[0] != '[') {
+    if (!begins_list(list)) {
         status = read_ids_of(list, out_ids, out_count, why);
     } else {
         uint32_t *ids = calloc(strlen(list) + 1, sizeof *ids);
@@ -181,6 +190,8 @@ enum status input_read_ids(const struct arguments *arguments, uint32_t **out_ids
             *out_ids = ids;
         else
             free(ids);
+        if (status == STATUS_INVALID)
+            text_format(why, "; a file with such a name is given as ./NAME");
     }
     if (status == STATUS_OUT_OF_MEMORY)
         text_set(why, "out of memory");

@@ -26,11 +26,10 @@ class TandemError(Exception):
 
 def find_run_dir():
     """Where the command `tandem` looks, in the same order."""
-    for variable, folder in (("TANDEM_RUN_DIR", ""), ("XDG_RUNTIME_DIR", "tandem")):
-        place = os.path.join(os.environ.get(variable, "/nowhere"), folder)
-        if os.path.exists(os.path.join(place, "client.ipc")):
-            return place
-    return "/run/tandem"
+    if named := os.environ.get("TANDEM_RUN_DIR"):
+        return named
+    place = os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"), "tandem")
+    return place if os.path.exists(os.path.join(place, "client.ipc")) else "/run/tandem"
 
 
 class Tandem:
@@ -79,7 +78,10 @@ def main():
     question = " ".join(sys.argv[1:]) or "What is the capital of France?"
     prompt = {"messages": [{"role": "user", "content": question}]}
     if sys.argv[1:2] == ["--ids"]:
-        prompt = {"ids": [int(word) for word in sys.argv[2].split(",")]}
+        try:
+            prompt = {"ids": [int(word) for word in "".join(sys.argv[2:]).split(",")]}
+        except ValueError:
+            raise SystemExit("usage: tandem_example.py --ids 1,2,3")
     try:
         tandem = Tandem(find_run_dir())
         name = uuid.uuid4().hex

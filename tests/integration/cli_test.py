@@ -197,6 +197,9 @@ class Failures(unittest.TestCase):
                 (["detokenize", "1 x"], "token id", '"x"'),
                 (["generate", "--ids", "1,x"], "token id", '"x"'),
                 (["generate", "--ids", "[1,1048576]"], "below 1048576"),
+                (["generate", "--ids", " 1,-2"], "token id", '"-2"', "./NAME"),
+                (["generate", "--ids", "-1"], "token id", '"-1"', "./NAME"),
+                (["generate", "--ids", "7.ids"], "token id", '".ids"', "./NAME"),
                 (["generate", "--ids", "/nowhere"], "cannot open /nowhere"),
                 (["generate", "--ids", "/"], "cannot read /"),
                 (["generate", "--ids", ""], "--ids must be a text that is not empty"),
@@ -625,6 +628,8 @@ class Questions(unittest.TestCase):
             words = ("generate", "--ids", "1, 22 [333]")
             plain = run(*words, directory=fake.directory)
             value = json.loads(run(*words, "--json", directory=fake.directory).stdout)
+            led = run("generate", "--ids", " 1 22 333", directory=fake.directory)
+            self.assertEqual(led.returncode, 0, led.stderr)
             piped = run("generate", "--ids", "-", directory=fake.directory, stdin=b"[1,22,\n333]\n")
         self.assertEqual((plain.returncode, plain.stdout), (0, b"7 88 999\n"), plain.stderr)
         self.assertEqual(piped.stdout, plain.stdout)

@@ -61,11 +61,24 @@ class Documents(unittest.TestCase):
         self.assertEqual(errors, b"refused: the queue is full (overloaded)\n")
 
     def test_python_example_without_a_coordinator(self):
-        with tempfile.TemporaryDirectory() as directory:
+        """A directory that was named is the only one: another coordinator would be the wrong one."""
+        with Fake([([1], "Paris.")]) as fake, tempfile.TemporaryDirectory() as directory:
+            os.symlink(fake.directory, os.path.join(directory, "tandem"))
+            environment = {**self.environment, "XDG_RUNTIME_DIR": directory}
+            environment.pop("TANDEM_RUN_DIR", None)
+            found = subprocess.run(self.example, capture_output=True, check=False, env=environment)
             done = subprocess.run(self.example, capture_output=True, check=False,
-                                  env={**self.environment, "TANDEM_RUN_DIR": directory})
+                                  env={**environment, "TANDEM_RUN_DIR": directory})
+        self.assertEqual((found.returncode, found.stderr), (0, b""))
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"start tandem-coordinator", done.stderr)
+
+    def test_python_example_refuses_what_are_no_ids(self):
+        for words in ([], ["1,x"], ["1,,2"]):
+            done = subprocess.run([*self.example, "--ids", *words], capture_output=True, check=False,
+                                  env=self.environment)
+            self.assertEqual((done.returncode, done.stderr),
+                             (1, b"usage: tandem_example.py --ids 1,2,3\n"))
 
     def test_wire_by_hand(self):
         names = {}
