@@ -62,5 +62,5 @@ const char *backend_arithmetic(const struct backend *backend, uint32_t kv_type)
     if (backend->kind == BACKEND_CUDA)
         return device_arithmetic(backend);
     CHECK(kv_type == KV_TYPE_F16 || kv_type == KV_TYPE_F32);
-    return kv_type == KV_TYPE_F16 ? "cpu-1-f16" : "cpu-1-f32";
+    return kv_type == KV_TYPE_F16 ? "cpu-2-f16" : "cpu-2-f32";
 }

@@ -14,7 +14,13 @@
 #include <stdint.h>
 
 enum backend_kind { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA };
-enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512 };
+enum cpu_isa {
+    CPU_ISA_AUTO,
+    CPU_ISA_PLAIN,
+    CPU_ISA_AVX2,
+    CPU_ISA_AVX512,
+    CPU_ISA_AVX512_BF16,
+};
 
 /* A fault that a test plants in a device, at one step (1 is the first), all but the last ones once.
  */
@@ -124,7 +130,7 @@ MUST_USE enum status backend_open(const struct backend_options *options,
 /* Accepts NULL. All matrices and memory must have been given back. */
 void backend_close(struct backend *backend);
 
-/* Identity of the arithmetic for the attach protocol: "cpu-1-f16". Two workers with the same text
+/* Identity of the arithmetic for the attach protocol: "cpu-2-f16". Two workers with the same text
  * and the same model give the same bits. `kv_type` is an enum kv_type; the text lives as long as
  * the backend. */
 const char *backend_arithmetic(const struct backend *backend, uint32_t kv_type);

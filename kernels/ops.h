@@ -90,10 +90,19 @@ struct kv_view {
     uint32_t logical_blocks; /* innermost extent of the table */
 };
 
-/* Float weights take rows as they are, the others take them rounded. */
-static inline int weight_type_is_float(uint32_t type)
+/* What rows are rounded to before they are multiplied; ORed where the weights that share a row
+ * differ. */
+enum activation_form {
+    ACTIVATION_FORM_INTEGERS = 1, /* blocks of integers with a scale, for quantized weights */
+    ACTIVATION_FORM_BF16 = 2,     /* for BF16 weights */
+};
+
+/* The form that weights of a type ask for; 0 for those that take rows as they are. */
+static inline uint32_t weight_type_form(uint32_t type)
 {
-    return type == WEIGHT_TYPE_F32 || type == WEIGHT_TYPE_F16 || type == WEIGHT_TYPE_BF16;
+    if (type == WEIGHT_TYPE_F32 || type == WEIGHT_TYPE_F16)
+        return 0;
+    return type == WEIGHT_TYPE_BF16 ? ACTIVATION_FORM_BF16 : ACTIVATION_FORM_INTEGERS;
 }
 
 /* What is wrong with a row; ORed into row_errors[row] by kv_write and sample. */
@@ -135,7 +144,9 @@ struct prepare_args {
     const float *input; /* [row][columns] */
     uint32_t rows;
     uint32_t columns;
-    void *output; /* prepared_bytes(rows, columns) bytes; the backend's own form */
+    void *output;   /* prepared_bytes(rows, columns) bytes, in an order of the backend's own; not
+                       touched where forms is 0 */
+    uint32_t forms; /* of enum activation_form; INTEGERS: columns fill blocks */
 };
 
 struct matmul_part {
@@ -147,7 +158,7 @@ struct matmul_part {
  * output overlaps the input or another output. */
 struct matmul_args {
     const float *input;   /* [row][columns], as it was given to prepare, unchanged since */
-    const void *prepared; /* of the same rows */
+    const void *prepared; /* of the same rows, with the forms that the parts' types ask for */
     uint32_t rows;
     uint32_t columns;
     uint32_t part_count; /* 1 to MATMUL_PARTS_MAX */
@@ -218,13 +229,15 @@ struct norm_prepare_args {
     uint32_t columns;
     float epsilon;
     float *output;  /* [row][columns] */
-    void *prepared; /* as prepare_args.output, or NULL: only float weights follow */
+    void *prepared; /* as prepare_args.output */
+    uint32_t forms; /* as prepare_args.forms */
 };
 
 /* silu_mul, then its output rounded for the matmul. */
 struct silu_prepare_args {
     struct silu_mul_args silu;
-    void *prepared; /* as prepare_args.output, or NULL */
+    void *prepared; /* as prepare_args.output */
+    uint32_t forms; /* as prepare_args.forms */
 };
 
 /* Rotates queries and keys of the same rows, then kv_write of those keys. */

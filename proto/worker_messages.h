@@ -46,7 +46,7 @@ enum attach_refusal { ATTACH_REFUSAL_UNKNOWN = 0, ATTACH_REFUSAL_LIST(WIRE_ENUM_
     X(T, 4, layout, U64, none, REQUIRED, 0, UINT64_MAX, "fingerprint of all shared layouts") \
     X(T, 5, build, TEXT, none, REQUIRED, 0, LIMIT_NAME_BYTES, "version of the program, for logs") \
     X(T, 6, backend, TEXT, none, REQUIRED, 1, LIMIT_NAME_BYTES, "for logs") \
-    X(T, 7, arithmetic, TEXT, none, REQUIRED, 1, LIMIT_NAME_BYTES, "names the bits, such as cpu-1-f16") \
+    X(T, 7, arithmetic, TEXT, none, REQUIRED, 1, LIMIT_NAME_BYTES, "names the bits, such as cpu-2-f16") \
     X(T, 8, metadata_hash, ID128, none, REQUIRED, 0, 0, "of hyperparameters, vocabulary and tensor directory") \
     X(T, 9, tensor_hash, ID128, none, REQUIRED, 0, 0, "of the tensor bytes") \
     X(T, 10, geometry, GROUP, attach_geometry, REQUIRED, 0, 0, "of the KV cache") \

@@ -20,6 +20,7 @@ static const struct option_choice CPU_ISAS[] = {{"auto", CPU_ISA_AUTO},
                                                 {"plain", CPU_ISA_PLAIN},
                                                 {"avx2", CPU_ISA_AVX2},
                                                 {"avx512", CPU_ISA_AVX512},
+                                                {"avx512-bf16", CPU_ISA_AVX512_BF16},
                                                 {NULL, 0}};
 
 static const struct option_choice DEVICE_FAULTS[] = {{"none", BACKEND_FAULT_NONE},

@@ -334,14 +334,13 @@ static void product(const struct forward *forward, const float *input, uint32_t 
     backend->operations->matmul(backend, &args);
 }
 
-/* Where rows are rounded to for these matrices: nowhere if all their weights are floats. */
-static void *prepared_for(const struct forward *forward, const struct matmul_part *parts,
-                          uint32_t part_count)
+/* What rows are rounded to for these matrices. */
+static uint32_t forms_for(const struct matmul_part *parts, uint32_t part_count)
 {
+    uint32_t forms = 0;
     for (uint32_t i = 0; i < part_count; i++)
-        if (!weight_type_is_float(parts[i].matrix->type))
-            return forward->at.prepared;
-    return NULL;
+        forms |= weight_type_form(parts[i].matrix->type);
+    return forms;
 }
 
 /* Rounds `input` and multiplies it with one matrix. */
@@ -353,10 +352,10 @@ static void multiply(const struct forward *forward, const float *input, uint32_t
         .input = input,
         .rows = rows,
         .columns = part->matrix->columns,
-        .output = prepared_for(forward, part, 1),
+        .output = forward->at.prepared,
+        .forms = forms_for(part, 1),
     };
-    if (args.output != NULL)
-        backend->operations->prepare(backend, &args);
+    backend->operations->prepare(backend, &args);
     product(forward, input, rows, part, 1);
 }
 
@@ -394,7 +393,7 @@ static struct rope_args rotation_of(const struct forward *forward, float *values
 /* Adds `addend`, which may be NULL, to the residual stream; its norm goes to at->normed, rounded as
  * the matrices ask for. */
 static void norm_for(const struct forward *forward, const float *addend, const float *weight,
-                     struct turn turn, void *prepared)
+                     struct turn turn, uint32_t forms)
 {
     const struct model_shape *shape = &forward->options.model->shape;
     struct backend *backend = forward->options.backend;
@@ -406,7 +405,8 @@ static void norm_for(const struct forward *forward, const float *addend, const f
                                                    .columns = shape->width,
                                                    .epsilon = shape->norm_epsilon,
                                                    .output = forward->at.normed,
-                                                   .prepared = prepared,
+                                                   .prepared = forward->at.prepared,
+                                                   .forms = forms,
                                                });
 }
 
@@ -451,7 +451,7 @@ static void attend(const struct forward *forward, uint32_t layer_index, struct t
     const struct buffers *at = &forward->at;
     struct backend *backend = forward->options.backend;
     const struct matmul_part inputs[] = {{layer->q, at->q}, {layer->k, at->k}, {layer->v, at->v}};
-    norm_for(forward, NULL, layer->attention_norm, turn, prepared_for(forward, inputs, 3));
+    norm_for(forward, NULL, layer->attention_norm, turn, forms_for(inputs, 3));
     product(forward, at->normed, turn.count, inputs, 3);
     place_keys(forward, layer_index, turn);
     backend->operations->attention(backend, &(struct attention_args){
@@ -477,7 +477,7 @@ static void feed_forward(const struct forward *forward, uint32_t layer_index, st
     struct backend *backend = forward->options.backend;
     const struct matmul_part inputs[] = {{layer->gate, at->gate}, {layer->up, at->up}};
     const struct matmul_part output = {layer->down, at->normed};
-    norm_for(forward, at->normed, layer->ffn_norm, turn, prepared_for(forward, inputs, 2));
+    norm_for(forward, at->normed, layer->ffn_norm, turn, forms_for(inputs, 2));
     product(forward, at->normed, turn.count, inputs, 2);
     const struct silu_prepare_args args = {
         .silu =
@@ -488,7 +488,8 @@ static void feed_forward(const struct forward *forward, uint32_t layer_index, st
                 .columns = forward->options.model->shape.ffn_width,
                 .output = at->gate,
             },
-        .prepared = prepared_for(forward, &output, 1),
+        .prepared = at->prepared,
+        .forms = forms_for(&output, 1),
     };
     backend->operations->silu_prepare(backend, &args);
     product(forward, at->gate, turn.count, &output, 1);

@@ -109,6 +109,11 @@ static bool always(void)
     return true;
 }
 
+static bool has_avx512_bf16(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+
 /* From the widest to the one that runs everywhere. */
 static const struct isa_level {
     uint32_t isa; /* enum cpu_isa */
@@ -116,6 +121,8 @@ static const struct isa_level {
     bool (*present)(void);
     const char *missing;
 } isa_levels[] = {
+    {CPU_ISA_AVX512_BF16, &cpu_kernels_avx512_bf16, has_avx512_bf16,
+     "AVX-512 with BW, DQ, VL, VNNI and BF16"},
     {CPU_ISA_AVX512, &cpu_kernels_avx512, has_avx512, "AVX-512 with BW, DQ, VL and VNNI"},
     {CPU_ISA_AVX2, &cpu_kernels_avx2, has_avx2, "AVX2 with FMA and F16C"},
     {CPU_ISA_PLAIN, &cpu_kernels_plain, always, ""},

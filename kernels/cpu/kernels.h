@@ -19,11 +19,13 @@ struct prepared_row {
 
 /* One panel of 16 weight rows, or two that follow each other, times a few activation rows. */
 struct matmul_share {
-    uint32_t columns;
+    uint32_t columns;        /* of BF16 weights: bf16_columns() of them */
     uint32_t rows;           /* 1 to MATMUL_TILE_ROWS */
     uint64_t panel_bytes;    /* from one panel to the next */
-    const float *input;      /* [row][columns], for float weights */
-    const uint8_t *prepared; /* records of prepared_row_at(), for quantized weights; both from the
+    const float *input;      /* [row][columns], for float weights; of BF16 weights as round_bf16_row
+                                of the same table wrote them: floats, or */
+    const uint32_t *pairs;   /* [row][columns / 2] where bf16_bytes is 2 */
+    const uint8_t *prepared; /* records of prepared_row_at(), for quantized weights; all from the
                                 tile's first row on */
     float *output;           /* one panel: [row][16]; two: [row][output_stride], the second panel's
                                 16 columns behind the first's */
@@ -102,6 +104,10 @@ struct cpu_kernels {
     void (*rmsnorm_row)(const float *input, const float *weight, uint32_t columns, float epsilon,
                         float *output);
     void (*prepare_row)(const float *input, uint32_t columns, const struct prepared_row *output);
+    /* Rounds a row to bf16, columns made even by a zero: floats, or, where bf16_bytes is 2, words
+     * of two with the first one in the upper half. */
+    void (*round_bf16_row)(const float *input, uint32_t columns, void *output);
+    uint32_t bf16_bytes; /* 4 or 2 per element */
     void (*silu_mul_row)(const float *gate, const float *up, uint32_t columns, float *output);
     struct matmul_kernels matmul[WEIGHT_TYPE_COUNT]; /* by enum weight_type */
     /* false: a value is not finite in the pool's type (it is written all the same). */
@@ -127,5 +133,6 @@ struct cpu_kernels {
 extern const struct cpu_kernels cpu_kernels_plain;
 extern const struct cpu_kernels cpu_kernels_avx2;
 extern const struct cpu_kernels cpu_kernels_avx512;
+extern const struct cpu_kernels cpu_kernels_avx512_bf16;
 
 #endif

@@ -4,6 +4,8 @@ const struct cpu_kernels cpu_kernels_avx2 = {
     .name = "cpu-avx2",
     .rmsnorm_row = rmsnorm_row_avx2,
     .prepare_row = prepare_row_avx2,
+    .round_bf16_row = round_bf16_row_avx2,
+    .bf16_bytes = sizeof(float),
     .silu_mul_row = silu_mul_row_avx2,
     .matmul =
         {

@@ -7,6 +7,8 @@ const struct cpu_kernels cpu_kernels_avx512 = {
     .name = "cpu-avx512",
     .rmsnorm_row = rmsnorm_row_avx512,
     .prepare_row = prepare_row_avx512,
+    .round_bf16_row = round_bf16_row_avx2,
+    .bf16_bytes = sizeof(float),
     .silu_mul_row = silu_mul_row_avx512,
     .matmul =
         {

@@ -4,6 +4,8 @@ const struct cpu_kernels cpu_kernels_plain = {
     .name = "cpu-plain",
     .rmsnorm_row = rmsnorm_row_plain,
     .prepare_row = prepare_row_plain,
+    .round_bf16_row = round_bf16_row_plain,
+    .bf16_bytes = sizeof(float),
     .silu_mul_row = silu_mul_row_plain,
     .matmul =
         {

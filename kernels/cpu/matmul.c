@@ -41,6 +41,18 @@ static void store_panel(const struct matmul_share *share, const struct matmul_pa
                width * sizeof *output);
 }
 
+/* Columns and input of a share of BF16 weights. */
+static void take_bf16_rows(const struct matmul_job *job, uint32_t first_row,
+                           struct matmul_share *share)
+{
+    const struct matmul_args *args = job->args;
+    const uint8_t *rows = bf16_rows_at(args->prepared, args->columns, args->rows) +
+                          first_row * bf16_row_bytes(job->kernels, args->columns);
+    share->columns = bf16_columns(args->columns);
+    share->input = (const float *)rows;
+    share->pairs = (const uint32_t *)rows;
+}
+
 /* Panels panel .. panel + panels - 1 of a part for the tile that starts at `first_row`. Pairs write
  * to their place; the kernels of one panel, which keep their chains in memory, to a tile in the L1
  * cache. */
@@ -59,6 +71,8 @@ static void multiply_panels(const struct matmul_job *job, const struct matmul_pa
         .input = args->input + (uint64_t)first_row * args->columns,
         .prepared = (const uint8_t *)args->prepared + first_row * prepared_row_bytes(args->columns),
     };
+    if (matrix->type == WEIGHT_TYPE_BF16)
+        take_bf16_rows(job, first_row, &share);
     const struct matmul_kernels *kernels = &job->kernels->matmul[matrix->type];
     bool few = share.rows <= MATMUL_FEW_ROWS;
     matmul_panel multiply = few ? kernels->few : kernels->many;
@@ -111,14 +125,27 @@ static void matmul_shares(const void *context, uint32_t begin, uint32_t end)
     }
 }
 
-/* Rows whose activations fit the L2 cache beside two pairs of panels. */
-static uint32_t tile_rows_max(const struct matmul_args *args)
+/* Bytes of a row as weights of a type read it. */
+static uint64_t activation_bytes(const struct matmul_job *job, uint32_t type)
 {
-    uint64_t row_bytes = prepared_row_bytes(args->columns);
-    for (uint32_t part = 0; part < args->part_count; part++) {
-        uint32_t type = args->parts[part].matrix->type;
-        if (type == WEIGHT_TYPE_F32 || type == WEIGHT_TYPE_F16 || type == WEIGHT_TYPE_BF16)
-            row_bytes = args->columns * sizeof(float);
+    uint32_t columns = job->args->columns;
+    switch (weight_type_form(type)) {
+    case ACTIVATION_FORM_BF16:
+        return bf16_row_bytes(job->kernels, columns);
+    case ACTIVATION_FORM_INTEGERS:
+        return prepared_row_bytes(columns);
+    default:
+        return columns * sizeof(float);
+    }
+}
+
+/* Rows whose activations fit the L2 cache beside two pairs of panels. */
+static uint32_t tile_rows_max(const struct matmul_job *job)
+{
+    uint64_t row_bytes = 1;
+    for (uint32_t part = 0; part < job->args->part_count; part++) {
+        uint64_t bytes = activation_bytes(job, job->args->parts[part].matrix->type);
+        row_bytes = bytes > row_bytes ? bytes : row_bytes;
     }
     uint64_t rows = TILE_BYTES / row_bytes / ROW_UNIT * ROW_UNIT;
     rows = rows < MATMUL_TILE_ROWS ? rows : MATMUL_TILE_ROWS;
@@ -154,7 +181,7 @@ void cpu_matmul(struct backend *backend, const struct matmul_args *args)
         CHECK(args->parts[part].matrix->columns == args->columns);
         job.units += unit_count(args->parts[part].matrix);
     }
-    uint32_t most = tile_rows_max(args);
+    uint32_t most = tile_rows_max(&job);
     job.tiles = (args->rows + most - 1) / most;
     uint32_t even = (args->rows + job.tiles - 1) / job.tiles;
     job.tile_rows = (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;

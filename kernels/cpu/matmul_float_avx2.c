@@ -1,4 +1,5 @@
 #include "kernels/cpu/avx2.h"
+#include "kernels/cpu/flushing.h"
 #include "kernels/cpu/matrix.h"
 #include "kernels/cpu/simd_avx2.h"
 
@@ -6,15 +7,24 @@
  * activation. */
 enum { ROWS_TOGETHER = 6, PREFETCH_BYTES = 2048 };
 
-ALWAYS_INLINE __m256 load_weights(const uint8_t *panel, uint64_t element, const uint32_t type)
+/* Columns that lie interleaved in one vector. */
+ALWAYS_INLINE uint32_t columns_together(const uint32_t type)
+{
+    return type == WEIGHT_TYPE_BF16 ? 2 : 1;
+}
+
+/* Column `which` of those that lie together at `columns`, rows 0..7 or, `high` 1, 8..15. */
+ALWAYS_INLINE __m256 load_weights(const uint8_t *columns, uint32_t which, uint32_t high,
+                                  const uint32_t type)
 {
     if (type == WEIGHT_TYPE_F32)
-        return _mm256_loadu_ps((const float *)panel + element);
-    const uint16_t *halves = (const uint16_t *)panel + element;
+        return _mm256_loadu_ps((const float *)columns + high * VECTOR_FLOATS);
     if (type == WEIGHT_TYPE_F16)
-        return load_halves(halves);
-    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)halves));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+        return load_halves((const uint16_t *)columns + high * VECTOR_FLOATS);
+    __m256i words = _mm256_loadu_si256((const __m256i *)columns + high);
+    if (which == 0)
+        return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
 }
 
 ALWAYS_INLINE void multiply_rows(const uint8_t *panel, const float *input, uint32_t columns,
@@ -24,14 +34,17 @@ ALWAYS_INLINE void multiply_rows(const uint8_t *panel, const float *input, uint3
     for (uint32_t row = 0; row < rows; row++)
         sums[row][0] = sums[row][1] = _mm256_setzero_ps();
     const uint64_t step_bytes = PANEL_ROWS * (type == WEIGHT_TYPE_F32 ? 4 : 2);
-    for (uint32_t k = 0; k < columns; k++) {
-        _mm_prefetch((const char *)(panel + k * step_bytes + PREFETCH_BYTES), _MM_HINT_T0);
-        __m256 low = load_weights(panel, (uint64_t)k * PANEL_ROWS, type);
-        __m256 high = load_weights(panel, (uint64_t)k * PANEL_ROWS + VECTOR_FLOATS, type);
-        for (uint32_t row = 0; row < rows; row++) {
-            __m256 x = _mm256_broadcast_ss(input + (uint64_t)row * columns + k);
-            sums[row][0] = _mm256_fmadd_ps(x, low, sums[row][0]);
-            sums[row][1] = _mm256_fmadd_ps(x, high, sums[row][1]);
+    for (uint64_t first = 0; first < columns; first += columns_together(type)) {
+        const uint8_t *weights = panel + first * step_bytes;
+        _mm_prefetch((const char *)(weights + PREFETCH_BYTES), _MM_HINT_T0);
+        for (uint32_t i = 0; i < columns_together(type); i++) {
+            __m256 low = load_weights(weights, i, 0, type);
+            __m256 high = load_weights(weights, i, 1, type);
+            for (uint32_t row = 0; row < rows; row++) {
+                __m256 x = _mm256_broadcast_ss(input + (uint64_t)row * columns + first + i);
+                sums[row][0] = _mm256_fmadd_ps(x, low, sums[row][0]);
+                sums[row][1] = _mm256_fmadd_ps(x, high, sums[row][1]);
+            }
         }
     }
     for (uint32_t row = 0; row < rows; row++) {
@@ -80,7 +93,12 @@ void matmul_f16_avx2(const void *panel, const struct matmul_share *share)
     multiply(panel, share, WEIGHT_TYPE_F16);
 }
 
-void matmul_bf16_avx2(const void *panel, const struct matmul_share *share)
+static void multiply_bf16(const void *panel, const struct matmul_share *share)
 {
     multiply(panel, share, WEIGHT_TYPE_BF16);
+}
+
+void matmul_bf16_avx2(const void *panel, const struct matmul_share *share)
+{
+    multiply_flushing(multiply_bf16, panel, share);
 }

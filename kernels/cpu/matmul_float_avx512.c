@@ -3,6 +3,7 @@
  * multiply-adds and not the loads are the limit. Many rows: weights are widened once per chunk of
  * columns into the L1 cache, and the chains wait in the output between chunks. */
 #include "kernels/cpu/avx512.h"
+#include "kernels/cpu/flushing.h"
 #include "kernels/cpu/matrix.h"
 #include "kernels/cpu/simd_avx512.h"
 
@@ -36,14 +37,23 @@ ALWAYS_INLINE uint32_t element_bytes(const uint32_t type)
     return type == WEIGHT_TYPE_F32 ? sizeof(float) : sizeof(uint16_t);
 }
 
-ALWAYS_INLINE __m512 load_weights(const uint8_t *weights, const uint32_t type)
+/* Columns that lie interleaved in one vector. */
+ALWAYS_INLINE uint32_t columns_together(const uint32_t type)
+{
+    return type == WEIGHT_TYPE_BF16 ? 2 : 1;
+}
+
+/* Column `which` of those that lie together at `weights`. */
+ALWAYS_INLINE __m512 load_weights(const uint8_t *weights, uint32_t which, const uint32_t type)
 {
     if (type == WEIGHT_TYPE_F32)
         return _mm512_loadu_ps(weights);
     if (type == WEIGHT_TYPE_F16)
         return load_halves_wide(weights);
-    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)weights));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+    __m512i words = _mm512_loadu_si512(weights);
+    if (which == 0)
+        return _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
 }
 
 ALWAYS_INLINE void multiply_rows(const struct tile *tile, const uint32_t type, const uint32_t rows,
@@ -63,22 +73,25 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const uint32_t type, c
         __builtin_prefetch(place_of(tile, row, 0), 1);
         __builtin_prefetch(place_of(tile, row, panels - 1), 1);
     }
-    for (uint64_t k = 0; k < tile->columns; k++) {
-        __m512 weights[PANELS];
-        if (tile->ahead_step != 0) /* 2 columns of 16 bits are a cache line */
-            _mm_prefetch((const char *)tile->ahead[k % panels] +
-                             k / panels * panels * tile->ahead_step,
-                         _MM_HINT_T1);
+    for (uint64_t first = 0; first < tile->columns; first += columns_together(type)) {
 #pragma GCC unroll 2
-        for (uint32_t p = 0; p < panels; p++) {
-            weights[p] = load_weights(tile->weights[p] + k * step, type);
-        }
-#pragma GCC unroll 12
-        for (uint32_t row = 0; row < rows; row++) {
-            __m512 value = _mm512_set1_ps(x[row][k]);
+        for (uint32_t i = 0; i < columns_together(type); i++) {
+            __m512 weights[PANELS];
+            uint64_t k = first + i;
+            if (tile->ahead_step != 0) /* 2 columns of 16 bits are a cache line */
+                _mm_prefetch((const char *)tile->ahead[k % panels] +
+                                 k / panels * panels * tile->ahead_step,
+                             _MM_HINT_T1);
 #pragma GCC unroll 2
             for (uint32_t p = 0; p < panels; p++)
-                chain[p][row] = _mm512_fmadd_ps(value, weights[p], chain[p][row]);
+                weights[p] = load_weights(tile->weights[p] + first * step, i, type);
+#pragma GCC unroll 12
+            for (uint32_t row = 0; row < rows; row++) {
+                __m512 value = _mm512_set1_ps(x[row][k]);
+#pragma GCC unroll 2
+                for (uint32_t p = 0; p < panels; p++)
+                    chain[p][row] = _mm512_fmadd_ps(value, weights[p], chain[p][row]);
+            }
         }
     }
 #pragma GCC unroll 12
@@ -147,8 +160,10 @@ ALWAYS_INLINE void widen(const uint8_t *weights, uint32_t columns, const uint32_
                          float (*output)[PANEL_ROWS])
 {
     const uint64_t step = PANEL_ROWS * element_bytes(type);
+    const uint32_t together = columns_together(type);
     for (uint32_t k = 0; k < columns; k++)
-        _mm512_store_ps(output[k], load_weights(weights + k * step, type));
+        _mm512_store_ps(output[k],
+                        load_weights(weights + (k - k % together) * step, k % together, type));
 }
 
 /* A chunk of columns for all rows: the weights stay in the L1 cache. */
@@ -248,12 +263,22 @@ void matmul_f16_pair_avx512(const void *panel, const struct matmul_share *share)
     multiply_pair(panel, share, WEIGHT_TYPE_F16);
 }
 
-void matmul_bf16_avx512(const void *panel, const struct matmul_share *share)
+static void multiply_bf16_alone(const void *panel, const struct matmul_share *share)
 {
     multiply_alone(panel, share, WEIGHT_TYPE_BF16);
 }
 
-void matmul_bf16_pair_avx512(const void *panel, const struct matmul_share *share)
+static void multiply_bf16_pair(const void *panel, const struct matmul_share *share)
 {
     multiply_pair(panel, share, WEIGHT_TYPE_BF16);
+}
+
+void matmul_bf16_avx512(const void *panel, const struct matmul_share *share)
+{
+    multiply_flushing(multiply_bf16_alone, panel, share);
+}
+
+void matmul_bf16_pair_avx512(const void *panel, const struct matmul_share *share)
+{
+    multiply_flushing(multiply_bf16_pair, panel, share);
 }

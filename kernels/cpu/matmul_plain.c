@@ -1,3 +1,4 @@
+#include "kernels/cpu/flushing.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/matrix.h"
 #include "kernels/cpu/plain.h"
@@ -24,9 +25,8 @@ static void load_f16(const void *panel, uint32_t k, float *output)
 
 static void load_bf16(const void *panel, uint32_t k, float *output)
 {
-    const uint16_t *weights = (const uint16_t *)panel + (uint64_t)k * PANEL_ROWS;
     for (uint32_t r = 0; r < PANEL_ROWS; r++)
-        output[r] = bf16_to_float(weights[r]);
+        output[r] = bf16_to_float(((const uint16_t *)panel)[bf16_place(r, k)]);
 }
 
 static void multiply_float(const void *panel, const struct matmul_share *share, load_weights load)
@@ -54,9 +54,14 @@ void matmul_f16_plain(const void *panel, const struct matmul_share *share)
     multiply_float(panel, share, load_f16);
 }
 
-void matmul_bf16_plain(const void *panel, const struct matmul_share *share)
+static void multiply_bf16(const void *panel, const struct matmul_share *share)
 {
     multiply_float(panel, share, load_bf16);
+}
+
+void matmul_bf16_plain(const void *panel, const struct matmul_share *share)
+{
+    multiply_flushing(multiply_bf16, panel, share);
 }
 
 /* Quantized weights: exact integer sums per block of 32, then one chain over the blocks, ascending.

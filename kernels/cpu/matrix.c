@@ -15,8 +15,8 @@ struct panel_source {
     const uint8_t *rows[PANEL_ROWS];
 };
 
-/* Both: a copy of fixed size per element, which the compiler turns into a load and a store, and few
- * enough columns at a time for the L1 cache. */
+/* All three: copies of fixed size, which the compiler turns into a load and a store, and few enough
+ * columns at a time for the L1 cache. */
 static void pack_words_panel(const struct panel_source *source, uint32_t columns, uint32_t *output)
 {
     for (uint64_t first = 0; first < columns; first += PACKED_COLUMNS) {
@@ -37,6 +37,22 @@ static void pack_halves_panel(const struct panel_source *source, uint32_t column
             for (uint64_t k = first; k < end; k++)
                 memcpy(&output[k * PANEL_ROWS + r], source->rows[r] + k * sizeof *output,
                        sizeof *output);
+        }
+    }
+}
+
+/* Words of two neighbours, the first one in the upper half. */
+static void pack_bf16_panel(const struct panel_source *source, uint32_t columns, uint32_t *output)
+{
+    for (uint64_t first = 0; first < columns; first += PACKED_COLUMNS) {
+        uint64_t end = columns - first < PACKED_COLUMNS ? columns : first + PACKED_COLUMNS;
+        for (uint32_t r = 0; r < PANEL_ROWS && source->rows[r] != NULL; r++) {
+            for (uint64_t k = first; k < end; k += 2) {
+                uint16_t pair[2] = {0};
+                memcpy(pair, source->rows[r] + k * HALF_BYTES,
+                       end - k == 1 ? HALF_BYTES : sizeof pair);
+                output[k / 2 * PANEL_ROWS + r] = (uint32_t)pair[0] << 16 | pair[1];
+            }
         }
     }
 }
@@ -146,7 +162,9 @@ static void pack_panels(const void *context, uint32_t begin, uint32_t end)
         uint8_t *output = job->matrix->panels + panel * panel_bytes(&job->matrix->base);
         if (type == WEIGHT_TYPE_F32)
             pack_words_panel(&rows, columns, (uint32_t *)output);
-        else if (type == WEIGHT_TYPE_F16 || type == WEIGHT_TYPE_BF16)
+        else if (type == WEIGHT_TYPE_BF16)
+            pack_bf16_panel(&rows, columns, (uint32_t *)output);
+        else if (type == WEIGHT_TYPE_F16)
             pack_halves_panel(&rows, columns, (uint16_t *)output);
         else
             pack_quantized_panel(&rows, type, columns / QUANTIZED_BLOCK_WEIGHTS, output);
@@ -197,7 +215,7 @@ static float panel_weight(const struct matrix *matrix, const uint8_t *panel, uin
     case WEIGHT_TYPE_F16:
         return fp16_to_float(((const uint16_t *)panel)[element]);
     case WEIGHT_TYPE_BF16:
-        return bf16_to_float(((const uint16_t *)panel)[element]);
+        return bf16_to_float(((const uint16_t *)panel)[bf16_place(r, k)]);
     case WEIGHT_TYPE_Q8_0: {
         const struct panel_block_q8_0 *b = (const struct panel_block_q8_0 *)panel + block;
         int8_t q = (int8_t)(uint8_t)(b->q[i / 4][r] >> (8 * byte_place(i % 4)));

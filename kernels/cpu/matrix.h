@@ -2,7 +2,10 @@
  * lane is an output row, so no kernel ever sums across lanes, and all instruction sets read the
  * same bytes.
  *
- * - float types: [panel][k][16 rows] in the file's type.
+ * - F32, F16: [panel][k][16 rows] in the file's type.
+ * - BF16: [panel][pair of k][16 rows], a word of 32 bits for k (upper half) and k + 1 (lower half),
+ *   k even: the order in which vdpbf16ps adds the two products. An odd number of columns gets a
+ *   last one of zeros.
  * - quantized: [panel][block of 32 k], each block one of the structs below. A 32-bit word belongs
  *   to one row.
  * - 4 bit: word q[v][row] holds k = 8v..8v+7: k = 8v+2j in bits 4j.., k = 8v+2j+1 in bits 16+4j..,
@@ -56,9 +59,23 @@ static inline uint32_t panel_count(const struct matrix *matrix)
     return matrix->rows / PANEL_ROWS + (matrix->rows % PANEL_ROWS != 0 ? 1u : 0u);
 }
 
+/* Columns of a BF16 matrix in memory, and of the rows that it is multiplied with: whole pairs. */
+static inline uint32_t bf16_columns(uint32_t columns)
+{
+    return columns + columns % 2;
+}
+
+/* Place of (row r, column k) in a BF16 panel, in halves. */
+static inline uint64_t bf16_place(uint32_t r, uint32_t k)
+{
+    return ((uint64_t)(k / 2) * PANEL_ROWS + r) * 2 + (1 - k % 2);
+}
+
 static inline uint64_t panel_bytes(const struct matrix *matrix)
 {
-    return weight_row_bytes(matrix->type, matrix->columns) * PANEL_ROWS;
+    uint32_t columns =
+        matrix->type == WEIGHT_TYPE_BF16 ? bf16_columns(matrix->columns) : matrix->columns;
+    return weight_row_bytes(matrix->type, columns) * PANEL_ROWS;
 }
 
 static inline const uint8_t *panel_at(const struct matrix *matrix, uint32_t panel)

@@ -2,12 +2,11 @@
  * barrier instead of three. Each step is the one of the operation of its own, so the bits are too.
  */
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/prepared.h"
-
-#include "common/check.h"
+#include "kernels/cpu/row_steps.h"
 
 struct norm_prepare_job {
     const struct norm_prepare_args *args;
+    struct prepare_args prepare;
     const struct cpu_kernels *kernels;
 };
 
@@ -21,17 +20,18 @@ static void norm_prepare_rows(const void *context, uint32_t begin, uint32_t end)
         for (uint32_t k = 0; args->addend != NULL && k < args->columns; k++)
             residual[k] += args->addend[offset + k];
         job->kernels->rmsnorm_row(residual, args->weight, args->columns, args->epsilon, output);
-        if (args->prepared != NULL) {
-            struct prepared_row record = prepared_row_at(args->prepared, args->columns, row);
-            job->kernels->prepare_row(output, args->columns, &record);
-        }
+        prepare_row(job->kernels, &job->prepare, row);
     }
 }
 
 void cpu_norm_prepare(struct backend *backend, const struct norm_prepare_args *args)
 {
     struct cpu_backend *cpu = cpu_backend_of(backend);
-    struct norm_prepare_job job = {args, cpu->kernels};
-    CHECK(args->prepared == NULL || prepared_row_bytes(args->columns) != 0);
+    struct norm_prepare_job job = {
+        args,
+        {args->output, args->rows, args->columns, args->prepared, args->forms},
+        cpu->kernels,
+    };
+    prepare_check(&job.prepare);
     pool_run(cpu->pool, norm_prepare_rows, &job, args->rows, pool_row_grain(args->columns));
 }

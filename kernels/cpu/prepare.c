@@ -3,6 +3,10 @@
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/prepared.h"
 #include "kernels/cpu/rounding.h"
+#include "kernels/cpu/row_steps.h"
+
+#include "common/check.h"
+#include "common/float16.h"
 
 #include <string.h>
 
@@ -45,6 +49,33 @@ void prepare_row_plain(const float *input, uint32_t columns, const struct prepar
         prepare_block(input + (uint64_t)block * QUANTIZED_BLOCK_WEIGHTS, block, output);
 }
 
+void round_bf16_row_plain(const float *input, uint32_t columns, void *output)
+{
+    float *rounded = output;
+    for (uint32_t k = 0; k < columns; k++)
+        rounded[k] = bf16_to_float(bf16_from_float(input[k]));
+    if (columns % 2 != 0)
+        rounded[columns] = 0.0f;
+}
+
+void prepare_row(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row)
+{
+    const float *input = args->input + (uint64_t)row * args->columns;
+    if ((args->forms & ACTIVATION_FORM_INTEGERS) != 0) {
+        struct prepared_row output = prepared_row_at(args->output, args->columns, row);
+        kernels->prepare_row(input, args->columns, &output);
+    }
+    if ((args->forms & ACTIVATION_FORM_BF16) != 0)
+        kernels->round_bf16_row(input, args->columns,
+                                bf16_rows_at(args->output, args->columns, args->rows) +
+                                    row * bf16_row_bytes(kernels, args->columns));
+}
+
+void prepare_check(const struct prepare_args *args)
+{
+    CHECK((args->forms & ACTIVATION_FORM_INTEGERS) == 0 || prepared_row_bytes(args->columns) != 0);
+}
+
 struct prepare_job {
     const struct prepare_args *args;
     const struct cpu_kernels *kernels;
@@ -53,24 +84,21 @@ struct prepare_job {
 static void prepare_rows(const void *context, uint32_t begin, uint32_t end)
 {
     const struct prepare_job *job = context;
-    const struct prepare_args *args = job->args;
-    for (uint32_t row = begin; row < end; row++) {
-        struct prepared_row output = prepared_row_at(args->output, args->columns, row);
-        job->kernels->prepare_row(args->input + (uint64_t)row * args->columns, args->columns,
-                                  &output);
-    }
+    for (uint32_t row = begin; row < end; row++)
+        prepare_row(job->kernels, job->args, row);
 }
 
 uint64_t cpu_prepared_bytes(struct backend *backend, uint32_t rows, uint32_t columns)
 {
-    (void)backend;
-    return rows * prepared_row_bytes(columns);
+    return rows * (prepared_row_bytes(columns) +
+                   bf16_row_bytes(cpu_backend_of(backend)->kernels, columns));
 }
 
 void cpu_prepare(struct backend *backend, const struct prepare_args *args)
 {
-    if (prepared_row_bytes(args->columns) == 0)
+    if (args->forms == 0)
         return;
+    prepare_check(args);
     struct cpu_backend *cpu = cpu_backend_of(backend);
     struct prepare_job job = {args, cpu->kernels};
     pool_run(cpu->pool, prepare_rows, &job, args->rows, pool_row_grain(args->columns));

@@ -2,6 +2,8 @@
 #include "kernels/cpu/rounding.h"
 #include "kernels/cpu/simd_avx2.h"
 
+#include "common/float16.h"
+
 enum { VECTORS = QUANTIZED_BLOCK_WEIGHTS / VECTOR_FLOATS };
 
 /* Largest magnitude, infinity where a value is not finite (max drops a NaN, so it is looked for on
@@ -56,4 +58,30 @@ void prepare_row_avx2(const float *input, uint32_t columns, const struct prepare
         output->sum[block] = sum;
         output->scaled_sum[block] = scale.scale * (float)sum;
     }
+}
+
+/* To the nearest even bf16 as common/float16.h does it: half a unit, or a little less where the
+ * last bit kept is even, carries into the upper half. NaN stays NaN. */
+static __m256i round_to_bf16(__m256 x)
+{
+    __m256i bits = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256 unordered = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    __m256 rounded = _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_add_epi32(bits, half)),
+                                      _mm256_castsi256_ps(quiet), unordered);
+    return _mm256_and_si256(_mm256_castps_si256(rounded), _mm256_set1_epi32((int)0xffff0000));
+}
+
+void round_bf16_row_avx2(const float *input, uint32_t columns, void *output)
+{
+    float *rounded = output;
+    uint32_t k = 0;
+    for (; k + VECTOR_FLOATS <= columns; k += VECTOR_FLOATS)
+        _mm256_storeu_si256((__m256i *)(rounded + k), round_to_bf16(_mm256_loadu_ps(input + k)));
+    for (; k < columns; k++)
+        rounded[k] = bf16_to_float(bf16_from_float(input[k]));
+    if (columns % 2 != 0)
+        rounded[columns] = 0.0f;
 }

@@ -1,13 +1,14 @@
-/* Where the parts of a prepared row lie: one record per row, so that a kernel needs one pointer and
- * one stride. */
+/* Where prepared rows lie: first the records of integers, one per row, so that a kernel needs one
+ * pointer and one stride; behind all of them the rows of bf16. */
 #ifndef TANDEM_KERNELS_CPU_PREPARED_H
 #define TANDEM_KERNELS_CPU_PREPARED_H
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/matrix.h"
 
 enum { PREPARED_ALIGNMENT = 64 };
 
-/* Rows whose columns do not fill blocks go only to float weights and need no record. */
+/* Rows whose columns do not fill blocks go to no quantized weights and need no record. */
 static inline uint64_t prepared_row_bytes(uint32_t columns)
 {
     if (columns % QUANTIZED_BLOCK_WEIGHTS != 0)
@@ -29,6 +30,17 @@ static inline struct prepared_row prepared_row_at(const void *prepared, uint32_t
     parts.scaled_sum = parts.scale + blocks;
     parts.sum = (int32_t *)(parts.scaled_sum + blocks);
     return parts;
+}
+
+static inline uint64_t bf16_row_bytes(const struct cpu_kernels *kernels, uint32_t columns)
+{
+    return (uint64_t)bf16_columns(columns) * kernels->bf16_bytes;
+}
+
+/* The first of the `rows` rows of bf16 at `prepared`; writable for prepare alone. */
+static inline uint8_t *bf16_rows_at(const void *prepared, uint32_t columns, uint32_t rows)
+{
+    return (uint8_t *)(uintptr_t)prepared + rows * prepared_row_bytes(columns);
 }
 
 #endif

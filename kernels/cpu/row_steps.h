@@ -7,6 +7,10 @@
 /* rope.c */
 void rope_row(const struct rope_args *args, uint32_t row);
 
+/* prepare.c: one row into the forms asked for, and what must hold before. */
+void prepare_row(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row);
+void prepare_check(const struct prepare_args *args);
+
 /* kv_write.c: the shape that the CPU writes, and one row with its error. */
 void kv_write_check(const struct kv_write_args *args);
 void kv_write_row(const struct cpu_kernels *kernels, const struct kv_write_args *args,

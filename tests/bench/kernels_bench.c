@@ -1,6 +1,6 @@
 /* Time, bytes and rates of the kernels on this machine, shapes of SmolLM2-135M.
- * Usage: kernels_bench [threads [ISA [matmul|attention|sample [TYPE]]]], ISA auto, plain, avx2 or
- * avx512, TYPE one of Q4_1, Q4_0, Q8_0, BF16 and F16.
+ * Usage: kernels_bench [threads [ISA [matmul|attention|sample [TYPE]]]], ISA auto, plain, avx2,
+ * avx512 or avx512-bf16, TYPE one of Q4_1, Q4_0, Q8_0, BF16 and F16.
  * Every call of a product takes another copy of the weights, COPIES_BYTES in all, so that one row
  * streams from memory as a decode step does. What the machine reads and multiplies at most is
  * measured before each shape; shares are of that, rates from the median of all calls, with the best
@@ -110,7 +110,7 @@ static const struct shape shapes[] = {
 
 static bool is_float(uint32_t type)
 {
-    return type == WEIGHT_TYPE_F32 || type == WEIGHT_TYPE_F16 || type == WEIGHT_TYPE_BF16;
+    return weight_type_form(type) != ACTIVATION_FORM_INTEGERS;
 }
 
 struct loaded {
@@ -136,9 +136,10 @@ static struct loaded load_shape(struct bench *bench, const struct shape *shape, 
     return loaded;
 }
 
-static void prepare_input(struct bench *bench, uint32_t rows, uint32_t columns)
+static void prepare_input(struct bench *bench, uint32_t rows, const struct matmul_args *product)
 {
-    struct prepare_args args = {bench->input, rows, columns, bench->prepared};
+    struct prepare_args args = {bench->input, rows, product->columns, bench->prepared,
+                                weight_type_form(product->parts[0].matrix->type)};
     bench->ops->prepare(bench->backend, &args);
 }
 
@@ -174,13 +175,25 @@ static void free_copies(struct bench *bench, struct copies *copies)
     free(copies->loaded);
 }
 
+/* Products per second at most, of the instruction that the kernels of a type use. */
+static double peak_of(const struct bench *bench, uint32_t type)
+{
+    switch (weight_type_form(type)) {
+    case ACTIVATION_FORM_INTEGERS:
+        return bench->probe.integer_macs_per_s;
+    case ACTIVATION_FORM_BF16:
+        return bench->probe.bf16_macs_per_s;
+    default:
+        return bench->probe.float_macs_per_s;
+    }
+}
+
 static void print_product(const struct bench *bench, const char *name, uint32_t rows,
                           const struct copies *copies, const double *median_and_best)
 {
     const struct matmul_args *args = &copies->loaded[0].args;
     double seconds = median_and_best[0], bytes = (double)copies->loaded[0].bytes;
-    double peak = is_float(args->parts[0].matrix->type) ? bench->probe.float_macs_per_s
-                                                        : bench->probe.integer_macs_per_s;
+    double peak = peak_of(bench, args->parts[0].matrix->type);
     printf(
         "  %-18s %4u rows %9.1f us (best %9.1f) %6.2f MB %6.1f GB/s %4.0f%% of read %7.1f GMAC/s "
         "%4.0f%% of peak\n",
@@ -201,7 +214,7 @@ static void bench_shape(struct bench *bench, const struct shape *shape, uint32_t
         uint32_t rows = row_counts[i];
         uint32_t turns = rows == 1 ? 2 * copies.count : rows < 256 ? 20 : 6;
         turns = turns < TURNS_MAX ? turns : TURNS_MAX;
-        prepare_input(bench, rows, shape->columns);
+        prepare_input(bench, rows, &copies.loaded[0].args);
         for (uint32_t turn = 0; turn < turns; turn++) {
             struct matmul_args *args = &copies.loaded[turn % copies.count].args;
             args->rows = rows;
@@ -239,13 +252,13 @@ static void bench_step(struct bench *bench, uint32_t type)
                         bench->ops->rmsnorm(bench->backend, &norm);
                     if (s == 3)
                         bench->ops->silu_mul(bench->backend, &silu);
-                    prepare_input(bench, rows, shapes[s].columns);
+                    prepare_input(bench, rows, &loaded[layer][s].args);
                     loaded[layer][s].args.rows = rows;
                     bench->ops->matmul(bench->backend, &loaded[layer][s].args);
                 }
             }
             head.args.rows = rows <= 32 ? rows : 1;
-            prepare_input(bench, head.args.rows, HIDDEN);
+            prepare_input(bench, head.args.rows, &head.args);
             bench->ops->matmul(bench->backend, &head.args);
             times[turn] = clock_now_ns() - start;
         }

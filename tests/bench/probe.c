@@ -39,6 +39,7 @@ typedef uint64_t (*multiply_loop)(void);
 #define ZERO(r, i)         "vpxor %%xmm" #i ", %%xmm" #i ", %%xmm" #i "\n"
 #define FLOAT_STEP(r, i)   "vfmadd231ps %%" r "15, %%" r "15, %%" r #i "\n"
 #define INTEGER_STEP(r, i) "vpdpwssd %%" r "15, %%" r "15, %%" r #i "\n"
+#define BF16_STEP(r, i)    "vdpbf16ps %%" r "15, %%" r "15, %%" r #i "\n"
 /* Before VNNI: products of pairs, then the addition. */
 #define PAIR_STEP(r, i)                                                                            \
     "vpmaddwd %%" r "15, %%" r "15, %%" r "14\n"                                                   \
@@ -73,6 +74,13 @@ static uint64_t float_avx512(void)
     uint32_t turns = TURNS;
     __asm__ volatile(LOOP(FLOAT_STEP, "zmm") : "+r"(turns) : : SUMS);
     return (uint64_t)TURNS * CHAINS * 16;
+}
+
+static uint64_t bf16_avx512(void)
+{
+    uint32_t turns = TURNS;
+    __asm__ volatile(LOOP(BF16_STEP, "zmm") : "+r"(turns) : : SUMS);
+    return (uint64_t)TURNS * CHAINS * 32;
 }
 
 struct multiply_job {
@@ -140,18 +148,23 @@ struct probe probe_machine(struct pool *pool, double seconds)
 {
     bool wide = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw");
     CHECK(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
-    return (struct probe){
-        .read_bytes_per_s = read_rate(pool, seconds / 3),
+    struct probe probe = {
+        .read_bytes_per_s = read_rate(pool, seconds / 4),
         .integer_macs_per_s =
-            multiply_rate(pool, wide ? integer_avx512 : integer_avx2, seconds / 3),
-        .float_macs_per_s = multiply_rate(pool, wide ? float_avx512 : float_avx2, seconds / 3),
+            multiply_rate(pool, wide ? integer_avx512 : integer_avx2, seconds / 4),
+        .float_macs_per_s = multiply_rate(pool, wide ? float_avx512 : float_avx2, seconds / 4),
     };
+    probe.bf16_macs_per_s = wide && __builtin_cpu_supports("avx512bf16")
+                                ? multiply_rate(pool, bf16_avx512, seconds / 4)
+                                : probe.float_macs_per_s;
+    return probe;
 }
 
 void probe_print(const struct probe *probe, const struct pool *pool)
 {
-    printf("probe: read %.1f GB/s, integer %.1f GMAC/s, fp32 %.1f GMAC/s, %u threads\n",
+    printf("probe: read %.1f GB/s, integer %.1f GMAC/s, fp32 %.1f GMAC/s, bf16 %.1f GMAC/s, "
+           "%u threads\n",
            probe->read_bytes_per_s * 1e-9, probe->integer_macs_per_s * 1e-9,
-           probe->float_macs_per_s * 1e-9, pool_threads(pool));
+           probe->float_macs_per_s * 1e-9, probe->bf16_macs_per_s * 1e-9, pool_threads(pool));
     fflush(stdout);
 }

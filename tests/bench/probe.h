@@ -9,13 +9,16 @@ struct probe {
     double read_bytes_per_s;   /* all threads, a buffer larger than the caches */
     double integer_macs_per_s; /* 16-bit products added into 32 bits, the widest instruction */
     double float_macs_per_s;   /* fused multiply-adds of fp32, likewise */
+    double bf16_macs_per_s; /* products of bf16 added into fp32; those of fp32 where the processor
+                               has no instruction for them */
 };
 
 /* Runs on all threads of the pool for about `seconds` in all. Takes and frees 256 MiB. Ends the
  * process where memory is out. */
 struct probe probe_machine(struct pool *pool, double seconds);
 
-/* One line: "probe: read 28.1 GB/s, integer 101.0 GMAC/s, fp32 60.2 GMAC/s, 2 threads". */
+/* One line: "probe: read 28.1 GB/s, integer 101.0 GMAC/s, fp32 60.2 GMAC/s, bf16 60.2 GMAC/s,
+ * 2 threads". */
 void probe_print(const struct probe *probe, const struct pool *pool);
 
 #endif

@@ -61,14 +61,14 @@ class Attach(TandemTest):
         self.assertIn(output, ("refused reason=arithmetic\n", "refused reason=model\n"))
 
     def test_another_arithmetic_cannot_continue_a_stream(self):
-        first = self.scripted("arithmetic=cpu-1-f16")
+        first = self.scripted("arithmetic=cpu-2-f16")
         self.assertEqual(first.stdout.readline(), "attached epoch=1\n")
         self.end(first)
         second = self.scripted("arithmetic=cuda-1-bf16")
         self.assertEqual(second.communicate(timeout=20)[0], "refused reason=arithmetic\n")
-        third = self.scripted("arithmetic=cpu-1-f16", "tensors=1")
+        third = self.scripted("arithmetic=cpu-2-f16", "tensors=1")
         self.assertEqual(third.communicate(timeout=20)[0], "refused reason=model\n")
-        fourth = self.scripted("arithmetic=cpu-1-f16")
+        fourth = self.scripted("arithmetic=cpu-2-f16")
         self.assertEqual(fourth.stdout.readline(), "attached epoch=2\n")
         self.end(fourth)
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 enum { ROWS = 37, HEADS = 9, KV_HEADS = 3, HEAD_DIM = 64, WIDTH = HEADS * HEAD_DIM, CONTEXT = 64 };
+enum { FORMS = ACTIVATION_FORM_INTEGERS | ACTIVATION_FORM_BF16 };
 
 static const struct scene_options pool_options = {.heads = HEADS,
                                                   .kv_heads = KV_HEADS,
@@ -50,15 +51,17 @@ static void check_norm(struct backend *backend, const char *name)
     float *weight = filled(3, WIDTH), *apart = filled(1, count), *joined = filled(1, count);
     float *addend = filled(2, count), *normed = filled(2, count), *expected = malloc(count * 4);
     void *rounded = calloc(1, record), *expected_rounded = calloc(1, record);
-    struct norm_prepare_args args = {joined, normed, weight, ROWS, WIDTH, 1e-5f, normed, rounded};
+    struct norm_prepare_args args = {joined, normed, weight,  ROWS, WIDTH,
+                                     1e-5f,  normed, rounded, FORMS};
     ops->add(backend, &(struct add_args){apart, addend, ROWS, WIDTH});
     ops->rmsnorm(backend, &(struct rmsnorm_args){apart, weight, ROWS, WIDTH, 1e-5f, expected});
-    ops->prepare(backend, &(struct prepare_args){expected, ROWS, WIDTH, expected_rounded});
+    ops->prepare(backend, &(struct prepare_args){expected, ROWS, WIDTH, expected_rounded, FORMS});
     ops->norm_prepare(backend, &args); /* the addend lies where the output goes */
     assert_same_bits(name, joined, apart, count * sizeof *joined);
     assert_same_bits(name, normed, expected, count * sizeof *normed);
     assert_memory_equal(rounded, expected_rounded, record);
     args.addend = NULL;
+    args.forms = 0; /* no room is needed then */
     args.prepared = NULL;
     memset(normed, 0, count * sizeof *normed);
     ops->norm_prepare(backend, &args);
@@ -88,8 +91,9 @@ static void check_silu(struct backend *backend, const char *name)
     float *gate = filled(4, count), *up = filled(5, count), *expected = malloc(count * 4);
     void *rounded = calloc(1, record), *expected_rounded = calloc(1, record);
     ops->silu_mul(backend, &(struct silu_mul_args){gate, up, ROWS, WIDTH, expected});
-    ops->prepare(backend, &(struct prepare_args){expected, ROWS, WIDTH, expected_rounded});
-    ops->silu_prepare(backend, &(struct silu_prepare_args){{gate, up, ROWS, WIDTH, gate}, rounded});
+    ops->prepare(backend, &(struct prepare_args){expected, ROWS, WIDTH, expected_rounded, FORMS});
+    ops->silu_prepare(backend,
+                      &(struct silu_prepare_args){{gate, up, ROWS, WIDTH, gate}, rounded, FORMS});
     assert_same_bits(name, gate, expected, count * sizeof *gate);
     assert_memory_equal(rounded, expected_rounded, record);
     free(expected_rounded);

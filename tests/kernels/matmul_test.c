@@ -5,11 +5,13 @@
 #include "kernels/comparison.h"
 #include "kernels/subjects.h"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xmmintrin.h>
 #include <cmocka.h>
 
 enum { COLUMNS = 608, ROWS_MAX = 300, OUTPUTS = 91 };
@@ -44,9 +46,10 @@ static void multiply(struct backend *backend, struct matrix *const *parts, uint3
                                .columns = COLUMNS,
                                .part_count = part_count};
     void *prepared = subject_memory(backend, prepared_bytes);
-    struct prepare_args prepare = {args.input, rows, COLUMNS, prepared};
+    struct prepare_args prepare = {args.input, rows, COLUMNS, prepared, 0};
     args.prepared = prepared;
     for (uint32_t p = 0; p < part_count; p++) {
+        prepare.forms |= weight_type_form(parts[p]->type);
         uint64_t bytes = (uint64_t)rows * parts[p]->rows * sizeof(float);
         args.parts[p] = (struct matmul_part){parts[p], subject_memory(backend, bytes)};
     }
@@ -108,30 +111,38 @@ static void rows_do_not_depend_on_their_number(void **state)
     free_buffers(&b);
 }
 
-/* q, k, v of different types and heights from one prepared input. */
+static void check_parts(struct backend *backend, const char *name, const uint32_t *types,
+                        const struct buffers *b)
+{
+    static const uint32_t heights[] = {72, 17, 32};
+    struct matrix *parts[3];
+    float *together[3], *alone = b->alone;
+    for (uint32_t p = 0; p < 3; p++) {
+        parts[p] = make_matrix(backend, types[p], heights[p], NULL);
+        together[p] = calloc(9 * OUTPUTS, sizeof(float));
+    }
+    multiply(backend, parts, 3, b->input, 9, together);
+    for (uint32_t p = 0; p < 3; p++) {
+        multiply(backend, &parts[p], 1, b->input, 9, &alone);
+        assert_same_bits(name, together[p], alone, 9 * heights[p] * sizeof(float));
+        backend->operations->matrix_free(backend, parts[p]);
+        free(together[p]);
+    }
+}
+
+/* q, k, v of different types and heights from one prepared input, in one form or in several. */
 static void parts_equal_single_matmuls(void **state)
 {
-    static const uint32_t types[] = {WEIGHT_TYPE_Q4_1, WEIGHT_TYPE_F16, WEIGHT_TYPE_Q8_0};
-    static const uint32_t heights[] = {72, 17, 32};
+    static const uint32_t types[][3] = {{WEIGHT_TYPE_Q4_1, WEIGHT_TYPE_F16, WEIGHT_TYPE_Q8_0},
+                                        {WEIGHT_TYPE_BF16, WEIGHT_TYPE_Q4_0, WEIGHT_TYPE_F32}};
     struct buffers b = make_buffers();
     (void)state;
     for (size_t s = 0; s < subject_count; s++) {
         struct backend *backend = subject_open(&subjects[s]);
         if (backend == NULL)
             continue;
-        struct matrix *parts[3];
-        float *together[3], *alone = b.alone;
-        for (uint32_t p = 0; p < 3; p++) {
-            parts[p] = make_matrix(backend, types[p], heights[p], NULL);
-            together[p] = calloc(9 * OUTPUTS, sizeof(float));
-        }
-        multiply(backend, parts, 3, b.input, 9, together);
-        for (uint32_t p = 0; p < 3; p++) {
-            multiply(backend, &parts[p], 1, b.input, 9, &alone);
-            assert_same_bits(subjects[s].name, together[p], alone, 9 * heights[p] * sizeof(float));
-            backend->operations->matrix_free(backend, parts[p]);
-            free(together[p]);
-        }
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+            check_parts(backend, subjects[s].name, types[i], &b);
         backend_close(backend);
     }
     free_buffers(&b);
@@ -169,7 +180,9 @@ static void row_order_permutes_the_output(void **state)
  * nowhere else. */
 static void a_strange_input_spoils_its_row_alone(void **state)
 {
-    static const float strange[] = {NAN, INFINITY, -INFINITY};
+    /* The last two would become zero if they were rounded as numbers are. */
+    const float strange[] = {NAN, INFINITY, -INFINITY, float_from_bits(0x7fffffff),
+                             float_from_bits(0xffffffff)};
     struct buffers b = make_buffers();
     (void)state;
     for (size_t s = 0; s < subject_count; s++) {
@@ -226,6 +239,103 @@ static void extreme_activations_keep_their_precision(void **state)
     free_buffers(&b);
 }
 
+/* A row as BF16 weights take it, and what is expected of one, in halves. */
+struct chain {
+    uint16_t weights[OUTPUTS][COLUMNS], rounded[COLUMNS];
+    float input[COLUMNS], expected[OUTPUTS];
+};
+
+/* The contract: one fused chain, columns ascending, operands and results below 2^-126 as zero. Not
+ * inlined: the compiler knows nothing of MXCSR. */
+static __attribute__((noinline)) void expect_chains(struct chain *chain)
+{
+    for (uint32_t o = 0; o < OUTPUTS; o++) {
+        float sum = 0.0f;
+        for (uint32_t k = 0; k < COLUMNS; k++)
+            sum = fmaf(bf16_to_float(chain->rounded[k]), bf16_to_float(chain->weights[o][k]), sum);
+        chain->expected[o] = sum;
+    }
+}
+
+/* Products around 2^`exponent`, of both signs; every fifth activation lies between two values of
+ * bf16. */
+static struct chain *make_chain(int exponent)
+{
+    struct chain *chain = calloc(1, sizeof *chain);
+    struct random random = {(uint64_t)(exponent + 1000)};
+    CHECK(chain != NULL);
+    for (uint32_t k = 0; k < COLUMNS; k++) {
+        int half = exponent / 2 + (int)random_below(&random, 9) - 4;
+        float value = (float)(random_next(&random) >> 40) * 0x1p-23f - 1.0f;
+        chain->input[k] = ldexpf(value, half);
+        if (k % 5 == 0)
+            chain->input[k] =
+                float_from_bits((float_bits(chain->input[k]) & 0xffff0000u) | 0x8000u);
+        chain->rounded[k] = bf16_from_float(chain->input[k]);
+        for (uint32_t o = 0; o < OUTPUTS; o++) {
+            value = (float)(random_next(&random) >> 40) * 0x1p-23f - 1.0f;
+            chain->weights[o][k] = bf16_from_float(ldexpf(value, exponent - half));
+        }
+    }
+    uint32_t before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040); /* FTZ and DAZ */
+    expect_chains(chain);
+    _mm_setcsr(before);
+    return chain;
+}
+
+/* The bits of BF16 products, down to where results and operands are flushed to zero. */
+static void bf16_products_are_flushed_chains(void **state)
+{
+    static const int exponents[] = {0, -40, -110, -120, -126, -128, -132, -136, -180, -250, 100};
+    struct buffers b = make_buffers();
+    (void)state;
+    for (size_t i = 0; i < sizeof exponents / sizeof *exponents; i++) {
+        struct chain *chain = make_chain(exponents[i]);
+        for (size_t s = 0; s < subject_count; s++) {
+            struct backend *backend = subject_open(&subjects[s]);
+            if (backend == NULL)
+                continue;
+            struct matrix_source source = {WEIGHT_TYPE_BF16, OUTPUTS, COLUMNS, chain->weights,
+                                           NULL};
+            struct matrix *matrix = NULL;
+            CHECK(backend->operations->matrix_load(backend, &source, &matrix) == STATUS_OK);
+            for (uint32_t row = 0; row < 13; row++)
+                memcpy(b.input + row * COLUMNS, chain->input, sizeof chain->input);
+            multiply(backend, &matrix, 1, b.input, 13, &b.together);
+            for (uint32_t row = 0; row < 13; row++)
+                assert_same_bits(subjects[s].name, b.together + row * OUTPUTS, chain->expected,
+                                 sizeof chain->expected);
+            backend->operations->matrix_free(backend, matrix);
+            backend_close(backend);
+        }
+        free(chain);
+    }
+    free_buffers(&b);
+}
+
+/* Finite, but beyond the largest bf16: infinite, and so seen in the logits. */
+static void what_bf16_cannot_hold_spoils_its_row(void **state)
+{
+    struct buffers b = make_buffers();
+    (void)state;
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        if (backend == NULL)
+            continue;
+        struct matrix *matrix = make_matrix(backend, WEIGHT_TYPE_BF16, OUTPUTS, NULL);
+        float kept = b.input[70];
+        b.input[70] = FLT_MAX;
+        multiply(backend, &matrix, 1, b.input, 2, &b.together);
+        b.input[70] = kept;
+        for (uint32_t o = 0; o < OUTPUTS; o++)
+            assert_true(!isfinite(b.together[o]) && isfinite(b.together[OUTPUTS + o]));
+        backend->operations->matrix_free(backend, matrix);
+        backend_close(backend);
+    }
+    free_buffers(&b);
+}
+
 static void unknown_types_and_broken_blocks_are_refused(void **state)
 {
     static const uint32_t wrong[][2] = {
@@ -255,6 +365,8 @@ int main(void)
         cmocka_unit_test(row_order_permutes_the_output),
         cmocka_unit_test(a_strange_input_spoils_its_row_alone),
         cmocka_unit_test(extreme_activations_keep_their_precision),
+        cmocka_unit_test(bf16_products_are_flushed_chains),
+        cmocka_unit_test(what_bf16_cannot_hold_spoils_its_row),
         cmocka_unit_test(unknown_types_and_broken_blocks_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,11 +15,19 @@
 
 /* The first of a family is the reference of its bits. */
 const struct subject subjects[] = {
-    CPU_SUBJECT("plain", CPU_ISA_PLAIN, 1),   CPU_SUBJECT("plain", CPU_ISA_PLAIN, 3),
-    CPU_SUBJECT("avx2", CPU_ISA_AVX2, 1),     CPU_SUBJECT("avx2", CPU_ISA_AVX2, 2),
-    CPU_SUBJECT("avx2", CPU_ISA_AVX2, 3),     CPU_SUBJECT("avx2", CPU_ISA_AVX2, 4),
-    CPU_SUBJECT("avx512", CPU_ISA_AVX512, 1), CPU_SUBJECT("avx512", CPU_ISA_AVX512, 2),
-    CPU_SUBJECT("avx512", CPU_ISA_AVX512, 3), CPU_SUBJECT("avx512", CPU_ISA_AVX512, 8),
+    CPU_SUBJECT("plain", CPU_ISA_PLAIN, 1),
+    CPU_SUBJECT("plain", CPU_ISA_PLAIN, 3),
+    CPU_SUBJECT("avx2", CPU_ISA_AVX2, 1),
+    CPU_SUBJECT("avx2", CPU_ISA_AVX2, 2),
+    CPU_SUBJECT("avx2", CPU_ISA_AVX2, 3),
+    CPU_SUBJECT("avx2", CPU_ISA_AVX2, 4),
+    CPU_SUBJECT("avx512", CPU_ISA_AVX512, 1),
+    CPU_SUBJECT("avx512", CPU_ISA_AVX512, 2),
+    CPU_SUBJECT("avx512", CPU_ISA_AVX512, 3),
+    CPU_SUBJECT("avx512", CPU_ISA_AVX512, 8),
+    CPU_SUBJECT("avx512-bf16", CPU_ISA_AVX512_BF16, 1),
+    CPU_SUBJECT("avx512-bf16", CPU_ISA_AVX512_BF16, 2),
+    CPU_SUBJECT("avx512-bf16", CPU_ISA_AVX512_BF16, 3),
 };
 const size_t subject_count = sizeof subjects / sizeof *subjects;
 

@@ -146,7 +146,7 @@ static void models_carry_the_limits(void **state)
                                             .context = 2048,
                                             .vocabulary = 49152,
                                             .chat_template = true,
-                                            .arithmetic = fake_text("cpu-1-f16")},
+                                            .arithmetic = fake_text("cpu-2-f16")},
                                            {.name = fake_text("other"), .ids_only = true}};
     struct client_answer answer = {.type = CLIENT_ANSWER_MODELS};
     answer.models.models = (struct wire_list){.items = served, .count = 2};
@@ -162,7 +162,7 @@ static void models_carry_the_limits(void **state)
     assert_int_equal(count, 2);
     assert_string_equal(models[0].name, "small");
     assert_string_equal(models[0].architecture, "llama");
-    assert_string_equal(models[0].arithmetic, "cpu-1-f16");
+    assert_string_equal(models[0].arithmetic, "cpu-2-f16");
     assert_string_equal(models[0].hash, "01000000000000000000000000000000");
     assert_int_equal(models[0].context, 2048);
     assert_int_equal(models[0].vocabulary, 49152);

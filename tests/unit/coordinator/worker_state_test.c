@@ -39,7 +39,7 @@ static struct attach_hello good_hello(void)
         .version_min = PROTOCOL_VERSION_MIN,
         .version_max = PROTOCOL_VERSION_MAX + 3,
         .layout = layout_fingerprint(),
-        .arithmetic = wire_text_of("cpu-1-f16"),
+        .arithmetic = wire_text_of("cpu-2-f16"),
         .metadata_hash = {{1}},
         .tensor_hash = {{2}},
         .geometry = {4, 2, 8, 16, KV_TYPE_F16, KV_ORDER_CUDA},
@@ -164,7 +164,7 @@ static void the_first_worker_pins_arithmetic_and_tensors(void **state)
     struct worker_decision decision = hello(2, &packet);
     assert_int_equal(decision.reason, ATTACH_REFUSAL_ARITHMETIC);
     assert_non_null(strstr(decision.message.storage, "cuda-1-bf16"));
-    assert_non_null(strstr(decision.message.storage, "cpu-1-f16"));
+    assert_non_null(strstr(decision.message.storage, "cpu-2-f16"));
     packet = good_hello();
     packet.tensor_hash.bytes[0]++;
     assert_int_equal(hello(2, &packet).reason, ATTACH_REFUSAL_MODEL);

@@ -76,9 +76,11 @@ static void matrix_row(struct backend *backend, const struct matrix *matrix, uin
     for (uint32_t i = 0; i < columns; i++)
         units[i * columns + i] = 1;
     operations->upload(backend, input, units, input_bytes);
-    operations->prepare(
-        backend, &(struct prepare_args){
-                     .input = input, .rows = columns, .columns = columns, .output = prepared});
+    operations->prepare(backend, &(struct prepare_args){.input = input,
+                                                        .rows = columns,
+                                                        .columns = columns,
+                                                        .output = prepared,
+                                                        .forms = weight_type_form(matrix->type)});
     operations->matmul(backend, &(struct matmul_args){.input = input,
                                                       .prepared = prepared,
                                                       .rows = columns,
