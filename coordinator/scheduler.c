@@ -17,6 +17,9 @@ struct draft {
     uint32_t budget;
     uint64_t now_ns;
     bool held; /* somebody without a token waits for a trial: nobody behind it gets its first */
+    /* Logical blocks of this step's decode rows that end soon, and those of them that are spoken
+     * for. */
+    uint32_t ending, awaited;
 };
 
 enum status scheduler_init(struct scheduler *scheduler, struct arena *arena,
@@ -206,13 +209,18 @@ static void add_row(struct scheduler *scheduler, struct draft *draft, struct req
     draft->budget -= wish.count;
 }
 
-/* Makes `lacking` logical blocks free for a running request, if that is its due. */
-static bool make_room(struct scheduler *scheduler, const struct request *request, uint32_t lacking)
+/* Makes a logical block free for a running request, if that is its due. */
+static bool make_room(struct scheduler *scheduler, struct draft *draft,
+                      const struct request *request)
 {
     const struct blocks *blocks = &scheduler->slots->blocks;
-    while (blocks_free_logical(blocks) < lacking) {
-        if (blocks_soon_logical(blocks) >= lacking)
-            return false; /* they come back with the next answer */
+    while (blocks_free_logical(blocks) == 0) {
+        if (blocks_soon_logical(blocks) > 0)
+            return false; /* it comes back with the next answer */
+        if (draft->awaited < draft->ending) {
+            draft->awaited++;
+            return false;
+        }
         struct request *victim = running_at(scheduler, scheduler->running_count - 1);
         if (victim == request)
             return false;
@@ -226,12 +234,23 @@ static void add_decode_row(struct scheduler *scheduler, struct draft *draft,
                            struct request *request, struct wish wish)
 {
     if (wish.first == covered(scheduler, request)) {
-        if (!make_room(scheduler, request, 1))
+        if (!make_room(scheduler, draft, request))
             return;
         CHECK(slots_cover(scheduler->slots, request->slot, wish.first + 1) == STATUS_OK);
     }
     wish.count = 1;
     add_row(scheduler, draft, request, wish);
+}
+
+/* Counts what comes back soon: blocks of a request of which this step, or one in flight, computes a
+ * token near its limit. */
+static void note_ending(const struct scheduler *scheduler, struct draft *draft,
+                        const struct request *request)
+{
+    const struct slot *slot = &scheduler->slots->rows[request->slot];
+    bool gets_on = slot->last_step == draft->plan->step || wish_of(request).count == 0;
+    if (gets_on && request->planned + SCHEDULER_WAIT_TOKENS >= request_token_limit(request))
+        draft->ending += slot->logical_blocks;
 }
 
 /* A piece of a running request's known tokens; its blocks were taken when it came in. */
@@ -259,6 +278,7 @@ static void add_running(struct scheduler *scheduler, struct draft *draft)
         if (!is_held_back(request, &held) && !awaits_first(request, &wish) &&
             goes_alone(scheduler, request, &wish) && !wants_trial(request))
             add_decode_row(scheduler, draft, request, wish);
+        note_ending(scheduler, draft, request);
     }
     for (uint32_t i = 0; i < scheduler->running_count && draft->budget > 0; i++) {
         struct request *request = running_at(scheduler, i);

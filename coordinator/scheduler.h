@@ -3,9 +3,10 @@
  * Laws:
  *   - A request enters a slot only when blocks for all its known tokens are free, and one more for
  * each running request that will still grow: who just got in is not thrown out at the next border.
- *   - A decode row that lacks a block takes a free one; else waits if what retires will do; else
- * the running request with the highest sequence gives up its blocks, never an older one, so the
- * oldest always gets on. Who is itself the newest waits: nobody older is held up by it.
+ *   - A decode row that lacks a block takes a free one; else waits if what retires will do, or what
+ * older rows of this step hold that end within SCHEDULER_WAIT_TOKENS; else the running request with
+ * the highest sequence gives up its blocks, never an older one, so the oldest always gets on. Who
+ * is itself the newest waits: nobody older is held up by it.
  *   - No row is planned whose sample would lie beyond the token limit.
  *   - A suspected position (coordinator/suspicion.h) is computed alone, with no other plan in
  * flight, after TRIAL_INTERVAL_STEPS of other work, or at once if there is no other work.
@@ -25,6 +26,9 @@ enum {
     /* Of one trial: it is short, so that few are hit by a death of another cause, and what it gets
      * through takes the evidence back. */
     SCHEDULER_TRIAL_TOKENS = 32,
+    /* Waiting costs a row its places in that many steps at most; giving up its blocks costs a step
+     * of hundreds of tokens, and the tokens it is behind at the end. */
+    SCHEDULER_WAIT_TOKENS = 64,
 };
 
 struct scheduler {

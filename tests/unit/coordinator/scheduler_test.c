@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { BLOCK = 4, SLOTS = 4 };
+enum { BLOCK = 4, SLOTS = 5 };
 
 static struct arena arena;
 static struct requests requests;
@@ -299,6 +299,65 @@ static void blocks_that_come_back_are_waited_for(void **state)
     assert_row(0, older, 4, 1, PLAN_ROW_SAMPLE);
 }
 
+enum { FAR = 500 }; /* more tokens than anybody waits for */
+
+struct shortage {
+    struct request *oldest, *wanting, *newest;
+};
+
+/* After the first plan no block is free; the next token of `wanting` requests needs one. */
+static struct shortage open_shortage(uint32_t max_tokens_of_oldest, uint32_t wanting)
+{
+    open_engine(8, 64, 64);
+    struct shortage shortage = {.oldest = enqueue(2, max_tokens_of_oldest)};
+    for (uint32_t i = 0; i < wanting; i++)
+        shortage.wanting = enqueue(BLOCK, FAR);
+    shortage.newest = enqueue(1, FAR);
+    assert_int_equal(build(), 2 + wanting);
+    hoard_free_blocks();
+    return shortage;
+}
+
+static void a_row_waits_for_blocks_of_one_that_ends_soon(void **state)
+{
+    (void)state;
+    const uint32_t flags = PLAN_ROW_SAMPLE | PLAN_ROW_FROM_LAST_SAMPLE;
+    struct shortage shortage = open_shortage(SCHEDULER_WAIT_TOKENS + 1, 1);
+    assert_int_equal(build(), 2);
+    assert_row(0, shortage.oldest, 2, 1, flags);
+    assert_row(1, shortage.newest, 1, 1, flags);
+}
+
+static void a_row_waits_for_blocks_of_one_whose_end_is_in_flight(void **state)
+{
+    (void)state;
+    struct shortage shortage = open_shortage(1, 1);
+    assert_int_equal(build(), 1);
+    assert_row(0, shortage.newest, 1, 1, PLAN_ROW_SAMPLE | PLAN_ROW_FROM_LAST_SAMPLE);
+    answer();
+    finish(shortage.oldest);
+    assert_int_equal(build(), 2);
+    assert_row(0, shortage.wanting, BLOCK, 1, PLAN_ROW_SAMPLE);
+}
+
+static void nobody_waits_for_one_that_ends_late(void **state)
+{
+    (void)state;
+    struct shortage shortage = open_shortage(SCHEDULER_WAIT_TOKENS + 2, 1);
+    build();
+    assert_int_equal(shortage.newest->state, REQUEST_STATE_PREEMPTED);
+    assert_int_equal(shortage.wanting->state, REQUEST_STATE_RUNNING);
+}
+
+static void no_two_wait_for_the_same_block(void **state)
+{
+    (void)state;
+    struct shortage shortage = open_shortage(SCHEDULER_WAIT_TOKENS + 1, 2);
+    build();
+    assert_int_equal(shortage.newest->state, REQUEST_STATE_PREEMPTED);
+    assert_int_equal(shortage.wanting->state, REQUEST_STATE_RUNNING);
+}
+
 static void an_ended_epoch_queues_everybody_in_their_order(void **state)
 {
     (void)state;
@@ -505,6 +564,10 @@ int main(void)
         CASE(newcomers_leave_a_block_for_each_that_grows),
         CASE(the_newest_gives_its_blocks_to_the_oldest),
         CASE(blocks_that_come_back_are_waited_for),
+        CASE(a_row_waits_for_blocks_of_one_that_ends_soon),
+        CASE(a_row_waits_for_blocks_of_one_whose_end_is_in_flight),
+        CASE(nobody_waits_for_one_that_ends_late),
+        CASE(no_two_wait_for_the_same_block),
         CASE(an_ended_epoch_queues_everybody_in_their_order),
         CASE(a_suspect_is_tried_alone_after_other_work),
         CASE(without_other_work_a_trial_starts_at_once),
