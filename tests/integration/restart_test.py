@@ -59,8 +59,7 @@ class Restart(TandemTest):
             sent.append(time.monotonic())
             streams.start(f"storm-{number}", **request(number, 120))
         self.wait_tokens(streams, "storm-0", 10)
-        stats = self.system.stats()
-        self.assertEqual(stats["requests_running"], 8)
+        wait_for(lambda: self.system.stats()["requests_running"] == 8, 5, "eight running requests")
         worker.kill()
         self.assertEqual(sum(answer.finish is not None for answer in streams.answers.values()), 0)
         self.system.start_worker()
@@ -168,9 +167,10 @@ class Restart(TandemTest):
     def test_drain(self):
         coordinator = self.system.start_coordinator("--slots", "4")
         worker = self.system.start_worker()
-        expected = self.undisturbed(4, 200)
-        streams = self.start_streams(4, 200)
-        self.wait_tokens(streams, "storm-0", 5)
+        expected = self.undisturbed(4, 1000)
+        streams = self.start_streams(4, 1000)
+        for identifier in streams.answers:  # those that were still queued would be refused
+            self.wait_tokens(streams, identifier, 1)
         client = self.system.client()
         coordinator.send(signal.SIGTERM)
         coordinator.wait_event("stop_requested")
