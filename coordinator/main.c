@@ -1,9 +1,9 @@
 /* tandem-coordinator: reads its options, looks at the system and the model, takes the run
  * directory, serves. */
-#include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/process.h"
 #include "common/shm.h"
+#include "common/start_failure.h"
 #include "coordinator/config.h"
 #include "coordinator/run_lock.h"
 #include "coordinator/served_model.h"
@@ -23,40 +23,6 @@ struct start {
     struct served_model model;
     int lock;
 };
-
-/* One sentence for a human at a terminal; the service manager has it in its journal. */
-static int fail(int exit_code, const struct reason *why, enum status status)
-{
-    fprintf(stderr, "tandem-coordinator: %s\n",
-            why->text.length > 0 ? why->storage : status_text(status));
-    return exit_code;
-}
-
-static int exit_code_of_model(enum status status)
-{
-    switch (status) {
-    case STATUS_INVALID:
-        return EXIT_CODE_USAGE;
-    case STATUS_PERMISSION:
-        return EXIT_CODE_PERMISSION;
-    case STATUS_OUT_OF_MEMORY:
-        return EXIT_CODE_TEMPORARY;
-    case STATUS_SYSTEM:
-        return EXIT_CODE_SYSTEM;
-    default:
-        return EXIT_CODE_NO_MODEL;
-    }
-}
-
-/* What is wrong with an option names the option; all else is wrong with the file. */
-static int fail_model(const char *path, const struct reason *why, enum status status)
-{
-    if (status == STATUS_INVALID)
-        return fail(exit_code_of_model(status), why, status);
-    fprintf(stderr, "tandem-coordinator: --model \"%s\": %s\n", path,
-            why->text.length > 0 ? why->storage : status_text(status));
-    return exit_code_of_model(status);
-}
 
 static void print_check(const struct start *start)
 {
@@ -102,23 +68,24 @@ int main(int argc, char **argv)
     if (status == STATUS_OK)
         status = run_directory_resolve(&start.directory, start.config.run_dir, &why.text);
     if (status != STATUS_OK)
-        return fail(EXIT_CODE_USAGE, &why, status);
+        return start_failure(coordinator_options.name, EXIT_CODE_USAGE, &why, status);
     status = shm_probe(&why.text);
     if (status != STATUS_OK)
-        return fail(EXIT_CODE_SYSTEM, &why, status);
+        return start_failure(coordinator_options.name, EXIT_CODE_SYSTEM, &why, status);
     status = served_model_open(&start.config, &start.model, &why.text);
     if (status != STATUS_OK)
-        return fail_model(start.config.model, &why, status);
+        return start_failure_of_model(coordinator_options.name, start.config.model, &why, status);
     if (start.options.action == OPTIONS_CHECK) {
         print_check(&start);
         return EXIT_CODE_OK;
     }
     status = run_lock_take(&start.directory, &start.lock, &why.text);
     if (status != STATUS_OK)
-        return fail(status == STATUS_BUSY         ? EXIT_CODE_CONFIGURATION
-                    : status == STATUS_PERMISSION ? EXIT_CODE_PERMISSION
-                                                  : EXIT_CODE_SYSTEM,
-                    &why, status);
+        return start_failure(coordinator_options.name,
+                             status == STATUS_BUSY         ? EXIT_CODE_CONFIGURATION
+                             : status == STATUS_PERMISSION ? EXIT_CODE_PERMISSION
+                                                           : EXIT_CODE_SYSTEM,
+                             &why, status);
     run_lock_clear_sockets(&start.directory);
     struct service_terms terms = {.config = &start.config,
                                   .model = &start.model,

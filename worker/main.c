@@ -1,8 +1,8 @@
 /* tandem-worker: reads its options, loads the model, attaches, executes. */
-#include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/process.h"
 #include "common/shm.h"
+#include "common/start_failure.h"
 #include "proto/fingerprint.h"
 #include "worker/config.h"
 #include "worker/engine.h"
@@ -20,39 +20,6 @@ struct start {
     struct run_directory directory;
     struct engine engine;
 };
-
-static int fail(int exit_code, const struct reason *why, enum status status)
-{
-    fprintf(stderr, "tandem-worker: %s\n",
-            why->text.length > 0 ? why->storage : status_text(status));
-    return exit_code;
-}
-
-static int exit_code_of_engine(enum status status)
-{
-    switch (status) {
-    case STATUS_INVALID:
-        return EXIT_CODE_USAGE;
-    case STATUS_PERMISSION:
-        return EXIT_CODE_PERMISSION;
-    case STATUS_OUT_OF_MEMORY:
-        return EXIT_CODE_TEMPORARY;
-    case STATUS_SYSTEM:
-        return EXIT_CODE_SYSTEM;
-    default:
-        return EXIT_CODE_NO_MODEL;
-    }
-}
-
-/* What is wrong with an option names the option; all else is wrong with the file. */
-static int fail_model(const char *path, const struct reason *why, enum status status)
-{
-    if (status == STATUS_INVALID)
-        return fail(exit_code_of_engine(status), why, status);
-    fprintf(stderr, "tandem-worker: --model \"%s\": %s\n", path,
-            why->text.length > 0 ? why->storage : status_text(status));
-    return exit_code_of_engine(status);
-}
 
 static void print_check(const struct start *start)
 {
@@ -108,14 +75,14 @@ int main(int argc, char **argv)
     if (status == STATUS_OK)
         status = run_directory_resolve(&start.directory, start.config.run_dir, &why.text);
     if (status != STATUS_OK)
-        return fail(EXIT_CODE_USAGE, &why, status);
+        return start_failure(worker_options.name, EXIT_CODE_USAGE, &why, status);
     status = shm_probe(&why.text);
     if (status != STATUS_OK)
-        return fail(EXIT_CODE_SYSTEM, &why, status);
+        return start_failure(worker_options.name, EXIT_CODE_SYSTEM, &why, status);
     block_stop_signals(&stop);
     status = engine_open(&start.config, &stop, &start.engine, &why.text);
     if (status != STATUS_OK)
-        return fail_model(start.config.model, &why, status);
+        return start_failure_of_model(worker_options.name, start.config.model, &why, status);
     if (start.options.action == OPTIONS_CHECK) {
         print_check(&start);
         engine_close(&start.engine);
