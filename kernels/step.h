@@ -94,6 +94,11 @@ struct step_sample {
     uint64_t logits_hash;
 };
 
+/* On the clock of the device, from which no other time follows. */
+struct step_span {
+    uint64_t begun_ns, ended_ns;
+};
+
 struct step; /* opaque; used by one thread */
 
 struct step_operations {
@@ -115,6 +120,9 @@ struct step_operations {
     /* Waits for the oldest step. out_errors[row] gets the row_error bits. STATUS_DEVICE_LOST. */
     enum status (*collect)(struct step *step, struct step_sample *out_samples,
                            uint32_t *out_errors) MUST_USE;
+
+    /* When the device began and ended the step collected last. */
+    void (*span)(const struct step *step, struct step_span *out_span);
 
     /* The logits of sample `first` and following of the step collected last, while no other is in
      * flight: [count][vocabulary]. For comparisons with an oracle. */

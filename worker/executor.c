@@ -251,6 +251,11 @@ enum status executor_collect(struct executor *executor, struct result *out_resul
     return STATUS_OK;
 }
 
+void executor_span(const struct executor *executor, struct step_span *out_span)
+{
+    forward_span(executor->forward, out_span);
+}
+
 enum status executor_run(struct executor *executor, const struct plan *plan,
                          struct result *out_result, struct plan_verdict *out_verdict,
                          struct text *why)

@@ -55,6 +55,9 @@ bool executor_ready(struct executor *executor);
  * knows. STATUS_DEVICE_LOST: leave. */
 MUST_USE enum status executor_collect(struct executor *executor, struct result *out_result);
 
+/* When a device began and ended the plan collected last; see forward_span(). */
+void executor_span(const struct executor *executor, struct step_span *out_span);
+
 /* One plan from its judgement to its answer. */
 MUST_USE enum status executor_run(struct executor *executor, const struct plan *plan,
                                   struct result *out_result, struct plan_verdict *out_verdict,

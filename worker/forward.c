@@ -601,12 +601,7 @@ static enum status sample_turn(const struct forward *forward, const struct batch
     if (status == STATUS_OK)
         status = operations->download(backend, errors, at->sample_errors, count * sizeof *errors);
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
-        out_samples[i] = (struct step_sample){
-            .token = tokens[i],
-            .logprob = logprobs[i],
-            .errors = errors[i],
-            .logits_hash = hashes[i],
-        };
+        out_samples[i] = (struct step_sample){tokens[i], logprobs[i], errors[i], hashes[i]};
     return status;
 }
 
@@ -671,6 +666,13 @@ enum status forward_collect(struct forward *forward, struct step_sample *out_sam
     memcpy(out_samples, forward->samples, forward->sample_count * sizeof *out_samples);
     memcpy(out_errors, forward->errors, forward->row_count * sizeof *out_errors);
     return STATUS_OK;
+}
+
+void forward_span(const struct forward *forward, struct step_span *out_span)
+{
+    *out_span = (struct step_span){0};
+    if (forward->step != NULL)
+        forward->options.backend->steps->span(forward->step, out_span);
 }
 
 enum status forward_logits(struct forward *forward, const struct batch *batch, uint32_t first,

@@ -60,6 +60,10 @@ bool forward_ready(struct forward *forward);
 MUST_USE enum status forward_collect(struct forward *forward, struct step_sample *out_samples,
                                      uint32_t *out_errors);
 
+/* When a device began and ended the batch collected last, on its own clock; zeros where the
+ * operations are called one after another. */
+void forward_span(const struct forward *forward, struct step_span *out_span);
+
 /* The logits of sample `first` and following of the batch collected last, for comparisons with an
  * oracle: [count][vocabulary]. */
 MUST_USE enum status forward_logits(struct forward *forward, const struct batch *batch,

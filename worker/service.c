@@ -294,6 +294,18 @@ static void finish_step(struct worker_service *service, uint64_t waited_ns)
     fault_point(FAULT_AFTER_RESULT_SENT);
 }
 
+/* What is between a sample and its client, and between two steps of a device, is read from here. */
+static void log_step(const struct worker_service *service, uint64_t seen_ns)
+{
+    struct step_span span;
+    executor_span(service->now.executor, &span);
+    log_debug("step_ended",
+              "step=%" PRIu64 " samples=%u seen_ns=%" PRIu64 " begun_ns=%" PRIu64
+              " ended_ns=%" PRIu64,
+              service->report.result.step, service->report.result.row_count, seen_ns, span.begun_ns,
+              span.ended_ns);
+}
+
 static void show_idle(struct worker_service *service)
 {
     heartbeat_step_end(&service->heartbeat);
@@ -309,9 +321,11 @@ static void take_result(struct worker_service *service)
     struct attachment *now = &service->now;
     struct reason why;
     uint64_t waited_ns = now->waited_ns[now->collected++ % STEPS_IN_FLIGHT];
+    uint64_t seen_ns = clock_now_ns();
     enum status status = executor_collect(now->executor, &service->report.result);
     if (status == STATUS_OK) {
         finish_step(service, waited_ns);
+        log_step(service, seen_ns);
     } else {
         text_set(reason_init(&why), "%s", status_text(status));
         fail_device(service, &why);

@@ -356,10 +356,11 @@ static enum status open_library(struct cuda_backend *cuda, struct text *why)
     if (status == STATUS_OK)
         status = cuda_take(cuda, 256, true, &place);
     cuda->no_workspace = (uint8_t *)place;
-    cublasStatus_t result = CUBLAS_STATUS_SUCCESS;
-    if (status == STATUS_OK)
-        result = cuda->fault.kind == BACKEND_FAULT_OPEN ? CUBLAS_STATUS_NOT_INITIALIZED
-                                                        : library->create(&cuda->products);
+    if (status != STATUS_OK)
+        return status;
+    cublasStatus_t result = cuda->fault.kind == BACKEND_FAULT_OPEN
+                                ? CUBLAS_STATUS_NOT_INITIALIZED
+                                : library->create(&cuda->products);
     if (result == CUBLAS_STATUS_SUCCESS)
         result = library->set_stream(cuda->products, cuda->stream);
     if (result == CUBLAS_STATUS_SUCCESS)
@@ -367,8 +368,8 @@ static enum status open_library(struct cuda_backend *cuda, struct text *why)
     if (result == CUBLAS_STATUS_SUCCESS)
         result = library->set_math_mode(cuda->products,
                                         CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
-    if (status != STATUS_OK || result == CUBLAS_STATUS_SUCCESS)
-        return status;
+    if (result == CUBLAS_STATUS_SUCCESS)
+        return STATUS_OK;
     text_set(why, "cuBLAS cannot be opened: status %d; start again when the device has memory free",
              (int)result);
     return result == CUBLAS_STATUS_ALLOC_FAILED || result == CUBLAS_STATUS_NOT_INITIALIZED

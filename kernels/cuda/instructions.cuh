@@ -20,6 +20,14 @@ __device__ __forceinline__ void mma_step(float (&c)[4], const uint4 &a, uint32_t
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
+/* One clock for the whole device; ticks coarsely, in steps of up to a microsecond. */
+__device__ __forceinline__ uint64_t device_clock_ns()
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void *pointer)
 {
     return (uint32_t)__cvta_generic_to_shared(pointer);

@@ -184,6 +184,7 @@ struct begin_args {
     const __nv_bfloat16 *embedding;
     uint32_t width;
     __nv_bfloat16 *residual; /* [row][width] */
+    volatile uint64_t *begun_ns;
 };
 /* Loads the kernels, which a capture cannot. */
 cudaError_t rows_prepare();
@@ -268,6 +269,7 @@ struct step_answer {
     float *logprobs;         /* [sample] */
     uint32_t *errors;        /* [sample] enum row_error */
     uint32_t *row_errors;    /* [row] */
+    volatile uint64_t *span; /* device_clock_ns() at the first kernel's work and at the end */
     volatile uint64_t *done; /* the number of the last step that is complete */
 };
 

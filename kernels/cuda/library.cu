@@ -11,8 +11,9 @@ static void *load_first(const char *const *names, struct text *why)
     for (const char *const *name = names; handle == NULL && *name != NULL; name++) {
         handle = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
         if (handle == NULL && name == names)
-            text_set(why, "cuBLAS cannot be loaded: %s; install the CUDA toolkit's libraries, or "
-                          "give --backend cpu",
+            text_set(why,
+                     "cuBLAS cannot be loaded: %s; install the CUDA toolkit's libraries, or "
+                     "give --backend cpu",
                      dlerror());
     }
     return handle;

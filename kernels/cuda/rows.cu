@@ -40,6 +40,8 @@ __global__ void __launch_bounds__(THREADS) begin_kernel(const __grid_constant__ 
     const uint32_t *sources[] = {args.order.tokens, args.order.slots, args.order.positions};
     wait_for_inputs();
     let_next_start();
+    if (row == 0 && threadIdx.x == 0)
+        *args.begun_ns = device_clock_ns();
     /* once for the CTA: every warp that asks is one more way over the bus */
     if (threadIdx.x == WARP)
         header = *args.order.header;

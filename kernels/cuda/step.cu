@@ -105,6 +105,7 @@ static void place_pinned(struct step *step, struct region *region)
         exchange.answer.logprobs = take<float>(region, options->samples);
         exchange.answer.errors = take<uint32_t>(region, options->samples);
         exchange.answer.row_errors = take<uint32_t>(region, options->rows);
+        exchange.answer.span = take<uint64_t>(region, 2);
         exchange.answer.done = step->done;
         exchange.row_of = take<uint32_t>(region, options->rows);
         exchange.hashes = take<uint64_t>(region, options->samples);
@@ -492,8 +493,14 @@ static enum status collect(struct step *step, struct step_sample *out_samples, u
                           exchange->answer.errors[i], exchange->hashes[i]};
     for (uint32_t i = 0; i < exchange->rows; i++)
         out_errors[exchange->row_of[i]] = exchange->answer.row_errors[i];
+    step->span = {exchange->answer.span[0], exchange->answer.span[1]};
     step->collected++;
     return STATUS_OK;
+}
+
+static void read_span(const struct step *step, struct step_span *out_span)
+{
+    *out_span = step->span;
 }
 
 static enum status read_logits(struct step *step, uint32_t first, uint32_t count, float *out_logits)
@@ -513,6 +520,7 @@ static const struct step_operations make_operations()
     table.begin = begin_step;
     table.ready = step_ready;
     table.collect = collect;
+    table.span = read_span;
     table.logits = read_logits;
     return table;
 }

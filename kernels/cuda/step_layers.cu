@@ -419,6 +419,7 @@ static enum status begin(struct step *step, const struct step_plan *plan)
     args.embedding = ((const struct cuda_matrix *)step->options.model.embedding)->values;
     args.width = step->options.model.width;
     args.residual = at->residual;
+    args.begun_ns = &step->exchanges[plan->exchange].answer.span[0];
     return cuda_status(begin_launch(&args, step->cuda->stream), "begin");
 }
 

@@ -82,6 +82,7 @@ struct step {
     volatile uint32_t *progress; /* mapped: layers done of the step that runs */
     uint32_t progress_shown;
     uint64_t begun, collected;
+    struct step_span span;       /* of the step collected last */
     struct table_entry *pending; /* host: entries for the next step */
     uint32_t pending_count, pending_capacity;
     uint32_t entries_max; /* of an order */
