@@ -115,6 +115,25 @@ library_at_start() {
     wait_ready
 }
 
+# So much memory that all fits but the copy of the weights for the persistent step: for a model whose copy has
+# gigabytes, less than serving it takes by MISSING MiB. The answer is the same, from separate kernels.
+persistent_off() { # persistent_off MISSING
+    local whole used
+    whole=$(ask | sha256sum)
+    used=$(memory_used)
+    kill -9 "$worker"; wait "$worker" 2> /dev/null
+    "$bin/gpu_hog" $(((used - $1) * 1048576)) > "$work/hog" & local hog=$!
+    while ! grep -q ready "$work/hog"; do sleep 0.1; done
+    : > "$logs/worker.log"
+    start_worker "$model"
+    wait_ready && [ "$(ask | sha256sum)" = "$whole" ] && grep -q event=persistent_step_off "$logs/worker.log"
+    verdict $? "no memory for the persistent step ($1 of $used MiB missing): the answer is the same"
+    kill -9 "$worker"; wait "$worker" 2> /dev/null
+    kill -9 $hog; wait $hog 2> /dev/null
+    start_worker "$model"
+    wait_ready
+}
+
 test_faults() {
     whole=$(ask | sha256sum)
     one_fault trap 700 70 cuda_failed

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 bin=$1
 shift
 shapes=("$@")
-[ ${#shapes[@]} -gt 0 ] || shapes=(llama-1b llama-1b-2 smollm2-135m head-128 small-9-3 small-llama3)
+[ ${#shapes[@]} -gt 0 ] || shapes=(llama-1b llama-1b-2 smollm2-135m head-128 small-llama3)
 work=${TANDEM_WORK:-}
 if [ -z "$work" ]; then
     work=$(mktemp -d)

@@ -1,12 +1,17 @@
-/* What the promise of equal bits costs in matrix products: the library without workspace (no split of
- * k, one order of sums) against the best of its algorithms with 32 MB of workspace, split k and all,
- * for the shapes of Llama-3.2-1B. Every call reads other weights, as a step does. Prints us a call
- * and ms a step of 16 layers. usage: price_bench [ROWS...] */
+/* What the promise of equal bits costs, shapes of Llama-3.2-1B. Products: the library without
+ * workspace (no split of k, one order of sums) against the best of its algorithms with 32 MB of
+ * workspace, each as it comes and with k split by 2 to 16 where it can; the split that won is
+ * printed. Attention: our kernel with every number of CTAs to a row, which changes no bit, since
+ * the pieces are segments of 256 keys whatever their number. Every call reads other memory, as a
+ * step does. Prints us a call and ms a step of 16 layers. usage: price_bench [ROWS...] */
+#include "kernels/cuda/launch.h"
+
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -22,7 +27,7 @@ constexpr size_t WORKSPACE = 32 << 20;
 struct shape {
     const char *name;
     uint32_t rows, columns;
-    bool logits;
+    bool logits, split; /* fp32 out; worth to split k */
 };
 
 void must(bool good, const char *what)
@@ -43,6 +48,22 @@ __global__ void fill(__nv_bfloat16 *values, uint64_t count)
         h ^= h >> 13;
         values[i] = __float2bfloat16_rn(((float)(h & 0xffff) - 32768.0f) * 1e-6f);
     }
+}
+
+/* A CTA reads 64 KB with plain loads, eight of a thread under way. */
+__global__ void __launch_bounds__(512) read_kernel(const uint4 *from, uint32_t *out)
+{
+    uint4 got[8];
+    uint32_t sum = 0;
+    const uint4 *at = from + (uint64_t)blockIdx.x * 4096 + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        got[i] = __ldcs(at + i * 512);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum ^= got[i].x ^ got[i].y ^ got[i].z ^ got[i].w;
+    if (sum == 0x9e3779b9u)
+        *out = sum; /* so that the loads stay */
 }
 
 struct world {
@@ -98,7 +119,33 @@ double without_workspace(const struct world &world, const struct shape &shape, u
     });
 }
 
-double best_of_all(const struct world &world, const struct shape &shape, uint32_t rows)
+/* The algorithm with k split; false: it cannot. */
+bool split_k(const struct world &world, cublasLtMatmulDesc_t product,
+             const cublasLtMatrixLayout_t *of, int32_t splits, cublasLtMatmulAlgo_t &algorithm)
+{
+    const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    cublasLtMatmulHeuristicResult_t result;
+    return cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                                &splits, sizeof splits) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                &scheme, sizeof scheme) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatmulAlgoCheck(world.light, product, of[0], of[1], of[2], of[2], &algorithm,
+                                   &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= WORKSPACE;
+}
+
+int32_t splits_of(const cublasLtMatmulAlgo_t &algorithm)
+{
+    int32_t splits = 1;
+    size_t written = 0;
+    (void)cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits,
+                                               sizeof splits, &written);
+    return splits > 1 ? splits : 1;
+}
+
+/* us a call, and into how many pieces the winner splits k. */
+double best_of_all(const struct world &world, const struct shape &shape, uint32_t rows,
+                   int32_t *out_splits)
 {
     const float one = 1.0f, zero = 0.0f;
     const uint64_t size = (uint64_t)shape.rows * shape.columns;
@@ -118,30 +165,119 @@ double best_of_all(const struct world &world, const struct shape &shape, uint32_
              cublasLtMatrixLayoutCreate(&c, type, shape.rows, rows, shape.rows) ==
                  CUBLAS_STATUS_SUCCESS &&
              cublasLtMatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS &&
-             cublasLtMatmulPreferenceSetAttribute(preference,
-                                                  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                  &WORKSPACE,
-                                                  sizeof WORKSPACE) == CUBLAS_STATUS_SUCCESS,
+             cublasLtMatmulPreferenceSetAttribute(
+                 preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE,
+                 sizeof WORKSPACE) == CUBLAS_STATUS_SUCCESS,
          "describe");
     cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
     int count = 0;
     must(cublasLtMatmulAlgoGetHeuristic(world.light, product, a, b, c, c, preference, ALGORITHMS,
                                         found, &count) == CUBLAS_STATUS_SUCCESS,
          "heuristic");
+    const cublasLtMatrixLayout_t layouts[] = {a, b, c};
     double best = 1e30;
     for (int i = 0; i < count; i++) {
-        auto call = [&](uint32_t layer) {
-            return cublasLtMatmul(world.light, product, &one,
-                                  world.weights + (shape.logits ? 0 : layer * size), a,
-                                  world.input, b, &zero, world.output, c, world.output, c,
-                                  &found[i].algo, world.workspace, WORKSPACE, world.stream);
-        };
-        if (found[i].state == CUBLAS_STATUS_SUCCESS && call(0) == CUBLAS_STATUS_SUCCESS)
-            best = std::min(best, time_of(world, shape.logits ? 4 : LAYERS, [&](uint32_t layer) {
-                                must(call(layer) == CUBLAS_STATUS_SUCCESS, "matmul");
-                            }));
+        if (found[i].state != CUBLAS_STATUS_SUCCESS)
+            continue;
+        for (int32_t splits = 1; splits <= (shape.split ? 16 : 1); splits *= 2) {
+            cublasLtMatmulAlgo_t algorithm = found[i].algo;
+            if (splits > 1 && !split_k(world, product, layouts, splits, algorithm))
+                continue;
+            auto call = [&](uint32_t layer) {
+                return cublasLtMatmul(world.light, product, &one,
+                                      world.weights + (shape.logits ? 0 : layer * size), a,
+                                      world.input, b, &zero, world.output, c, world.output, c,
+                                      &algorithm, world.workspace, WORKSPACE, world.stream);
+            };
+            if (call(0) != CUBLAS_STATUS_SUCCESS)
+                continue;
+            const double us = time_of(world, shape.logits ? 4 : LAYERS, [&](uint32_t layer) {
+                must(call(layer) == CUBLAS_STATUS_SUCCESS, "matmul");
+            });
+            if (us < best)
+                *out_splits = splits_of(algorithm);
+            best = std::min(best, us);
+        }
     }
     return best;
+}
+
+/* ---- Attention ---- */
+
+enum { HEADS = 32, KV_HEADS = 8, HEAD_DIM = 64, BLOCK = 16, SEGMENT_KEYS = 256 };
+
+/* Memory that lives as long as the program. */
+template <typename ITEM> ITEM *take(const std::vector<ITEM> &host)
+{
+    void *memory = NULL;
+    must(cudaMalloc(&memory, host.size() * sizeof(ITEM)) == cudaSuccess &&
+             cudaMemcpy(memory, host.data(), host.size() * sizeof(ITEM), cudaMemcpyHostToDevice) ==
+                 cudaSuccess,
+         "memory");
+    return (ITEM *)memory;
+}
+
+void print_attention(const struct world &world, uint32_t rows, uint32_t context)
+{
+    struct attention_launch launch = {};
+    launch.kv.geometry = {LAYERS, KV_HEADS, HEAD_DIM, BLOCK, KV_TYPE_BF16, KV_ORDER_CUDA};
+    const struct kv_geometry &g = launch.kv.geometry;
+    const uint32_t logical = kv_blocks_for(&g, context);
+    const uint64_t blocks = (uint64_t)logical * rows * LAYERS;
+    std::vector<int32_t> table(blocks);
+    for (uint64_t i = 0; i < blocks; i++)
+        table[i] = (int32_t)(i * 7919 % blocks); /* a prime: scattered, each once */
+    std::vector<uint32_t> slots(rows);
+    for (uint32_t i = 0; i < rows; i++)
+        slots[i] = i;
+    void *pool = NULL;
+    must(cudaMalloc(&pool, blocks * kv_block_bytes(&g)) == cudaSuccess, "pool");
+    fill<<<1024, 256>>>((__nv_bfloat16 *)pool, blocks * kv_block_bytes(&g) / 2);
+    const uint32_t segments = (context + SEGMENT_KEYS - 1) / SEGMENT_KEYS;
+    launch.kv.pool = (uint8_t *)pool;
+    launch.kv.table = take(table);
+    launch.kv.logical_blocks = logical;
+    launch.kv.heads = HEADS;
+    launch.kv.positions = take(std::vector<uint32_t>(rows, context - 1));
+    launch.kv.slots = take(slots);
+    launch.kv.queries = world.input;
+    launch.kv_heads = KV_HEADS;
+    launch.scale = (float)(1.4426950408889634 / sqrt((double)HEAD_DIM));
+    launch.count = take(std::vector<uint32_t>(1, rows));
+    launch.rows = rows;
+    launch.partials =
+        take(std::vector<float>((uint64_t)rows * KV_HEADS * segments * 8 * (HEAD_DIM + 2)));
+    launch.arrivals = take(std::vector<uint32_t>((uint64_t)rows * KV_HEADS));
+    launch.segments_max = segments;
+    launch.output = (__nv_bfloat16 *)world.output;
+    printf("attention rows %3u context %5u, us a layer by CTAs to a row:", rows, context);
+    for (launch.splits = 1; launch.splits <= segments; launch.splits++)
+        printf("  %u: %.1f", launch.splits, time_of(world, LAYERS, [&](uint32_t layer) {
+                   launch.kv.layer = layer;
+                   must(attention_decode(&launch, world.stream) == cudaSuccess, "attention");
+               }));
+    printf("; its keys and values at 4.55 TB/s %.1f\n",
+           (double)rows * context * KV_HEADS * HEAD_DIM * 4 / 4.55e6);
+    fflush(stdout);
+    (void)cudaFree(pool);
+}
+
+/* What the device reads at most: TB/s of the best of ten passes over 16 GB. */
+void print_read_limit(const struct world &world)
+{
+    const uint64_t bytes = (uint64_t)16 << 30;
+    void *memory = NULL;
+    must(cudaMalloc(&memory, bytes) == cudaSuccess, "memory");
+    fill<<<1024, 256>>>((__nv_bfloat16 *)memory, bytes / 2);
+    double best = 1e30;
+    for (int i = 0; i < 2; i++)
+        best = std::min(best, time_of(world, 1, [&](uint32_t) {
+                            read_kernel<<<(uint32_t)(bytes >> 16), 512, 0, world.stream>>>(
+                                (const uint4 *)memory, (uint32_t *)world.output);
+                        }));
+    printf("read limit, plain loads: %.2f TB/s\n", (double)bytes / best / 1e6);
+    fflush(stdout);
+    (void)cudaFree(memory);
 }
 
 void open_world(struct world &world)
@@ -172,13 +308,14 @@ void open_world(struct world &world)
 
 int main(int count, char **arguments)
 {
-    const struct shape shapes[] = {{"q, k, v", 3072, 2048, false},
-                                   {"output", 2048, 2048, false},
-                                   {"gate, up", 16384, 2048, false},
-                                   {"down", 2048, 8192, false},
-                                   {"logits", 128256, 2048, true}};
+    const struct shape shapes[] = {{"q, k, v", 3072, 2048, false, true},
+                                   {"output", 2048, 2048, false, true},
+                                   {"gate, up", 16384, 2048, false, false},
+                                   {"down", 2048, 8192, false, true},
+                                   {"logits", 128256, 2048, true, false}};
     struct world world;
     open_world(world);
+    print_read_limit(world);
     std::vector<uint32_t> rows = {1, 8, 64, 256};
     if (count > 1)
         rows.clear();
@@ -189,8 +326,11 @@ int main(int count, char **arguments)
         printf("rows %3u, us a call, one order of sums / any:", of);
         for (const struct shape &shape : shapes) {
             const double one = without_workspace(world, shape, of);
-            const double any = std::min(one, best_of_all(world, shape, of));
+            int32_t splits = 1;
+            const double any = std::min(one, best_of_all(world, shape, of, &splits));
             printf("  %s %.1f / %.1f", shape.name, one, any);
+            if (splits > 1 && any < one)
+                printf(" (k in %d)", splits);
             exact += one * (shape.logits ? 1 : LAYERS);
             free += any * (shape.logits ? 1 : LAYERS);
         }
@@ -198,5 +338,9 @@ int main(int count, char **arguments)
                (exact / free - 1) * 100);
         fflush(stdout);
     }
+    must(attention_decode_prepare() == cudaSuccess, "prepare");
+    const uint32_t cases[][2] = {{1, 128}, {1, 1024}, {8, 1024}, {64, 1024}, {256, 256}};
+    for (const auto &one : cases)
+        print_attention(world, one[0], one[1]);
     return 0;
 }

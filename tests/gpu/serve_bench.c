@@ -1,37 +1,76 @@
 /* The pair end to end on a device: N clients, each a stream of its own with a random prompt of ids,
- * through coordinator and sockets. Decode rates are steady ones: the time of all tokens but the
- * first, while all streams run. A gap is the time between two arrivals of one stream.
- * usage: serve_bench RUN_DIR VOCABULARY STREAMS:PROMPT[-PROMPT]:TOKENS:HOLD...
- * (HOLD: tokens of one reply; of two prompt lengths each stream draws one between them) */
+ * through coordinator and sockets.
+ *
+ * usage: serve_bench [--worker-log FILE] RUN_DIR VOCABULARY CASE...
+ *
+ * CASE is STREAMS:PROMPT[-PROMPT]:TOKENS:HOLD[xTIMES]. HOLD: tokens of one reply; of two prompt
+ * lengths each stream draws one between them; with TIMES the median of so many runs follows. FILE:
+ * what a worker writes at --log-level debug.
+ *
+ * Steady: what arrives after the last stream has its first token and before the first one is done.
+ * A gap is the time between two arrivals of one stream. Out of the log, over the steps in which
+ * every stream has a row: the share of time in which the device has no step, and the time from the
+ * moment when the worker sees a token to that when its client has it (where replies hold tokens
+ * back, the last token of a reply). */
+#include "gpu/step_log.h"
+
 #include "client/tandem.h"
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/random.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { STREAMS_MAX = 512, PROMPT_MAX = 4096, TOKENS_MAX = 1024 };
+enum { STREAMS_MAX = 512, PROMPT_MAX = 4096, TOKENS_MAX = 1024, TIMES_MAX = 15 };
 
 struct load {
     struct tandem *tandem;
-    uint32_t vocabulary, prompt, prompt_most, tokens, hold;
+    struct step_log *log; /* or NULL */
+    uint32_t vocabulary, streams, prompt, prompt_most, tokens, hold, times;
 };
 
 struct stream {
     pthread_t thread;
     const struct load *load;
-    uint64_t seed, first_ns, last_ns;
+    uint64_t seed;
     uint32_t seen, arrivals, preemptions;
-    uint64_t gap_ns[TOKENS_MAX]; /* [arrivals] */
+    uint64_t gap_ns[TOKENS_MAX];     /* [arrivals - 1] */
+    uint64_t arrival_ns[TOKENS_MAX]; /* [token] */
+};
+
+/* Of one run; medians are taken of each figure alone. */
+enum figure {
+    WHOLE_RATE,
+    STEADY_RATE,
+    TOKEN_MS,
+    GAP_P50_MS,
+    GAP_P99_MS,
+    PREEMPTIONS,
+    STEP_MS,
+    IDLE_PERCENT,
+    LATE_P50_US,
+    LATE_P99_US,
+    FIGURES
 };
 
 static void fail(const struct tandem_error *error)
 {
     fprintf(stderr, "serve_bench: %s\n", error->message);
     exit(1);
+}
+
+static void take_output(struct stream *stream, const struct tandem_output *output, uint64_t now_ns)
+{
+    if (output->token_count == 0)
+        return;
+    if (stream->seen > 0)
+        stream->gap_ns[stream->arrivals - 1] = now_ns - stream->arrival_ns[stream->seen - 1];
+    stream->arrivals++;
+    for (size_t i = 0; i < output->token_count; i++)
+        stream->arrival_ns[stream->seen++] = now_ns;
 }
 
 static void *run_stream(void *context)
@@ -54,93 +93,198 @@ static void *run_stream(void *context)
         uint32_t hold = stream->seen == 0 ? 1 : load->hold;
         if (tandem_next(reader, TANDEM_WAIT_MS_MAX, hold, &output, &error) != TANDEM_OK)
             fail(&error);
-        uint64_t now_ns = clock_now_ns();
-        if (output.token_count == 0)
-            continue;
-        if (stream->seen == 0)
-            stream->first_ns = now_ns;
-        else
-            stream->gap_ns[stream->arrivals++] = now_ns - stream->last_ns;
-        stream->last_ns = now_ns;
-        stream->seen += (uint32_t)output.token_count;
+        take_output(stream, &output, clock_now_ns());
     }
+    CHECK(stream->seen == load->tokens);
     stream->preemptions = output.finish.preemptions;
     tandem_stream_close(reader);
     return NULL;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_times(const void *a, const void *b)
 {
     uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
     return left < right ? -1 : left > right;
 }
 
-static void print_gaps(const struct stream *streams, uint32_t count)
+static int compare_figures(const void *a, const void *b)
 {
-    static uint64_t gaps[STREAMS_MAX * TOKENS_MAX];
-    uint32_t total = 0, preemptions = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t j = 0; j < streams[i].arrivals; j++)
-            gaps[total++] = streams[i].gap_ns[j];
-        preemptions += streams[i].preemptions;
-    }
-    CHECK(total > 0);
-    qsort(gaps, total, sizeof *gaps, compare);
-    printf("      gaps p50 %.3f ms p99 %.3f ms most %.1f ms, preemptions %u\n",
-           (double)gaps[total / 2] / 1e6, (double)gaps[total / 100 * 99] / 1e6,
-           (double)gaps[total - 1] / 1e6, preemptions);
+    double left = *(const double *)a, right = *(const double *)b;
+    return left < right ? -1 : left > right;
 }
 
-/* Steady: from the moment when the last stream has its first token to that when the first is done.
- */
-static void run_case(const struct load *load, uint32_t count)
+/* Sorts `times`; p50 and p99 in units of `unit_ns`. */
+static void percentiles(uint64_t *times, uint32_t count, double unit_ns, double *out_p50,
+                        double *out_p99)
+{
+    if (count == 0)
+        return;
+    qsort(times, count, sizeof *times, compare_times);
+    *out_p50 = (double)times[count / 2] / unit_ns;
+    *out_p99 = (double)times[(uint64_t)count * 99 / 100] / unit_ns;
+}
+
+static void measure_gaps(const struct stream *streams, uint32_t count, double *out)
+{
+    static uint64_t gaps[STREAMS_MAX * TOKENS_MAX];
+    uint32_t total = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t j = 0; j + 1 < streams[i].arrivals; j++)
+            gaps[total++] = streams[i].gap_ns[j];
+        out[PREEMPTIONS] += streams[i].preemptions;
+    }
+    percentiles(gaps, total, 1e6, &out[GAP_P50_MS], &out[GAP_P99_MS]);
+}
+
+static void measure_rates(const struct stream *streams, const struct load *load, uint64_t start_ns,
+                          double *out)
+{
+    uint64_t first = 0, end = UINT64_MAX, last = 0, steady = 0;
+    for (uint32_t i = 0; i < load->streams; i++) {
+        uint64_t own = streams[i].arrival_ns[load->tokens - 1];
+        first = streams[i].arrival_ns[0] > first ? streams[i].arrival_ns[0] : first;
+        end = own < end ? own : end;
+        last = own > last ? own : last;
+    }
+    for (uint32_t i = 0; i < load->streams; i++)
+        for (uint32_t j = 0; j < load->tokens; j++)
+            steady += streams[i].arrival_ns[j] > first && streams[i].arrival_ns[j] <= end;
+    out[WHOLE_RATE] = (double)load->streams * load->tokens / ((double)(last - start_ns) / NS_PER_S);
+    if (end > first && steady > 0) {
+        out[STEADY_RATE] = (double)steady / ((double)(end - first) / NS_PER_S);
+        out[TOKEN_MS] = load->streams / out[STEADY_RATE] * 1e3;
+    }
+}
+
+/* The step of a stream's first token, counted from the first of `steps`, may lie before it. Tokens
+ * follow each other step by step; the fastest arrival decides, since it comes within a step. */
+static int64_t first_step(const struct stream *stream, const struct step_run *run, uint32_t tokens)
+{
+    int64_t first = INT64_MAX;
+    uint32_t step = 0;
+    for (uint32_t i = 0; i < tokens; i++) {
+        while (step + 1 < run->count && run->steps[step + 1].seen_ns <= stream->arrival_ns[i])
+            step++;
+        if (stream->arrival_ns[i] < run->steps[0].seen_ns || step + 1 == run->count)
+            continue;
+        first = (int64_t)step - i < first ? (int64_t)step - i : first;
+    }
+    return first;
+}
+
+/* Whether a token is one that its reply waited for, and not one that the reply held back. */
+static bool waited_for(const struct stream *stream, const struct load *load, int64_t token)
+{
+    return load->hold == 1 || token + 1 == load->tokens ||
+           stream->arrival_ns[token] != stream->arrival_ns[token + 1];
+}
+
+static void measure_steps(const struct stream *streams, const struct load *load, double *out)
+{
+    static uint64_t late[STREAMS_MAX * TOKENS_MAX];
+    struct step_run run;
+    uint32_t total = 0;
+    if (load->log == NULL || !step_log_read(load->log, load->streams, &run))
+        return;
+    out[IDLE_PERCENT] = step_run_idle(&run) * 100;
+    out[STEP_MS] =
+        (double)(run.steps[run.count - 1].seen_ns - run.steps[0].seen_ns) / 1e6 / (run.count - 1);
+    for (uint32_t i = 0; i < load->streams; i++) {
+        int64_t first = first_step(&streams[i], &run, load->tokens);
+        for (int64_t j = 0; first != INT64_MAX && j < load->tokens; j++)
+            if (first + j >= 0 && first + j < run.count && waited_for(&streams[i], load, j))
+                late[total++] = streams[i].arrival_ns[j] - run.steps[first + j].seen_ns;
+    }
+    percentiles(late, total, 1e3, &out[LATE_P50_US], &out[LATE_P99_US]);
+}
+
+static void print_figures(const struct load *load, const char *what, const double *of)
+{
+    printf("%s streams %3u prompt %4u", what, load->streams, load->prompt);
+    if (load->prompt_most > load->prompt)
+        printf("-%u", load->prompt_most);
+    printf(" tokens %3u hold %u: all %7.0f tok/s; steady %7.0f tok/s, %.3f ms/token; gaps p50 %.3f "
+           "p99 %.3f ms; preemptions %.0f",
+           load->tokens, load->hold, of[WHOLE_RATE], of[STEADY_RATE], of[TOKEN_MS], of[GAP_P50_MS],
+           of[GAP_P99_MS], of[PREEMPTIONS]);
+    if (load->log != NULL && of[STEP_MS] > 0)
+        printf("; full steps %.3f ms, device idle %.2f %%; sampled to arrived p50 %.0f p99 %.0f us",
+               of[STEP_MS], of[IDLE_PERCENT], of[LATE_P50_US], of[LATE_P99_US]);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void run_once(const struct load *load, double *out)
 {
     static struct stream streams[STREAMS_MAX];
     static uint64_t seed = 1;
-    uint64_t start_ns = clock_now_ns(), started = 0, ended = UINT64_MAX, last = 0, tokens = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    if (load->log != NULL)
+        step_log_skip(load->log);
+    uint64_t start_ns = clock_now_ns();
+    for (uint32_t i = 0; i < load->streams; i++) {
         streams[i] = (struct stream){.load = load, .seed = seed++};
         CHECK(pthread_create(&streams[i].thread, NULL, run_stream, &streams[i]) == 0);
     }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < load->streams; i++)
         pthread_join(streams[i].thread, NULL);
-        started = streams[i].first_ns > started ? streams[i].first_ns : started;
-        ended = streams[i].last_ns < ended ? streams[i].last_ns : ended;
-        last = streams[i].last_ns > last ? streams[i].last_ns : last;
-        tokens += streams[i].seen;
+    measure_rates(streams, load, start_ns, out);
+    measure_gaps(streams, load->streams, out);
+    measure_steps(streams, load, out);
+}
+
+static void run_case(const struct load *load)
+{
+    static double figures[TIMES_MAX][FIGURES];
+    double middle[FIGURES], sorted[TIMES_MAX];
+    memset(figures, 0, sizeof figures);
+    for (uint32_t i = 0; i < load->times; i++) {
+        run_once(load, figures[i]);
+        print_figures(load, "serve ", figures[i]);
     }
-    double whole_ms = (double)(last - start_ns) / 1e6;
-    double decode_ms = (double)(last - started) / 1e6;
-    printf(
-        "serve streams %3u prompt %4u tokens %4u hold %2u: all %8.1f ms = %7.0f tok/s; after the "
-        "last first token %8.1f ms = %7.0f tok/s, %.3f ms/token\n",
-        count, load->prompt, load->tokens, load->hold, whole_ms, (double)tokens / whole_ms * 1e3,
-        decode_ms, (double)count * (load->tokens - 1) / decode_ms * 1e3,
-        decode_ms / (load->tokens - 1));
-    print_gaps(streams, count);
-    fflush(stdout);
+    if (load->times == 1)
+        return;
+    for (uint32_t figure = 0; figure < FIGURES; figure++) {
+        for (uint32_t i = 0; i < load->times; i++)
+            sorted[i] = figures[i][figure];
+        qsort(sorted, load->times, sizeof *sorted, compare_figures);
+        middle[figure] = sorted[load->times / 2];
+    }
+    print_figures(load, "median", middle);
+}
+
+static void read_case(char *at, struct load *load)
+{
+    load->streams = (uint32_t)strtoul(at, &at, 10);
+    load->prompt = load->prompt_most = (uint32_t)strtoul(at + 1, &at, 10);
+    if (*at == '-')
+        load->prompt_most = (uint32_t)strtoul(at + 1, &at, 10);
+    load->tokens = (uint32_t)strtoul(at + 1, &at, 10);
+    load->hold = (uint32_t)strtoul(at + 1, &at, 10);
+    load->times = *at == 'x' ? (uint32_t)strtoul(at + 1, &at, 10) : 1;
+    CHECK(load->streams >= 1 && load->streams <= STREAMS_MAX && load->prompt <= load->prompt_most &&
+          load->prompt_most <= PROMPT_MAX && load->tokens >= 2 && load->tokens <= TOKENS_MAX &&
+          load->times >= 1 && load->times <= TIMES_MAX);
 }
 
 int main(int argc, char **argv)
 {
+    static struct step_log log;
+    struct load load = {0};
+    if (argc > 2 && strcmp(argv[1], "--worker-log") == 0) {
+        CHECK(step_log_open(&log, argv[2]));
+        load.log = &log;
+        argv += 2;
+        argc -= 2;
+    }
     CHECK(argc >= 4);
     struct tandem_settings settings = {.run_dir = argv[1]};
     struct tandem_error error;
-    struct load load = {.vocabulary = (uint32_t)strtoul(argv[2], NULL, 10)};
+    load.vocabulary = (uint32_t)strtoul(argv[2], NULL, 10);
     if (tandem_open(&settings, &load.tandem, &error) != TANDEM_OK)
         fail(&error);
     for (int i = 3; i < argc; i++) {
-        unsigned count;
-        char *at = argv[i];
-        count = (unsigned)strtoul(at, &at, 10);
-        load.prompt = load.prompt_most = (uint32_t)strtoul(at + 1, &at, 10);
-        if (*at == '-')
-            load.prompt_most = (uint32_t)strtoul(at + 1, &at, 10);
-        load.tokens = (uint32_t)strtoul(at + 1, &at, 10);
-        load.hold = (uint32_t)strtoul(at + 1, &at, 10);
-        CHECK(count >= 1 && count <= STREAMS_MAX && load.prompt <= load.prompt_most &&
-              load.prompt_most <= PROMPT_MAX && load.tokens >= 2 && load.tokens <= TOKENS_MAX);
-        run_case(&load, count);
+        read_case(argv[i], &load);
+        run_case(&load);
     }
     tandem_close(load.tandem);
     return 0;

@@ -1,12 +1,14 @@
 /* Times of whole steps on a device, of the worker's part alone: the shape of Llama-3.2-1B with
- * random weights, two steps in flight, every row at its full context. usage: step_bench [profile]
- * [ROWS:CONTEXT...] `profile` marks one step of each case, and one prefill, for a profiler. */
+ * random weights, two steps in flight, every row at its full context. Each case is the median of
+ * TURNS turns of STEPS steps, with the fastest and the slowest beside it. usage: step_bench
+ * [profile] [ROWS:CONTEXT...] `profile` marks one step of each case, and one prefill, for a
+ * profiler. */
 #include "step_model.h"
 
 #include <cuda_profiler_api.h>
 #include <stdbool.h>
 
-enum { PREFILL_ROWS = 2048, STEPS = 96, WARM = 16 };
+enum { PREFILL_ROWS = 2048, STEPS = 96, WARM = 16, TURNS = 5 };
 
 static struct world_batch batch;
 static struct step_sample samples[WORLD_SAMPLES];
@@ -43,11 +45,13 @@ static double fill(struct step_world *world, uint32_t slots, uint32_t length)
     return (double)(clock_now_ns() - start_ns) / 1e6;
 }
 
-/* Milliseconds of one step of `rows` rows around `context`. */
-static double decode(struct step_world *world, uint32_t rows, uint32_t context)
+/* Milliseconds of one step of `rows` rows around `context`, and the share of the device's time that
+ * lies between two steps. */
+static double decode(struct step_world *world, uint32_t rows, uint32_t context, double *out_idle)
 {
     const struct step_operations *steps = world->backend->steps;
-    uint64_t start_ns = 0;
+    struct step_span before = {0}, span = {0};
+    uint64_t start_ns = 0, idle_ns = 0, first_ns = 0;
     for (uint32_t i = 0; i <= STEPS + WARM; i++) {
         if (i == WARM) {
             start_ns = clock_now_ns();
@@ -63,9 +67,17 @@ static double decode(struct step_world *world, uint32_t rows, uint32_t context)
             }
             world_must(steps->begin(world->step, &batch.view), "begin", NULL);
         }
-        if (i > 0)
-            world_must(steps->collect(world->step, samples, errors), "collect", NULL);
+        if (i == 0)
+            continue;
+        world_must(steps->collect(world->step, samples, errors), "collect", NULL);
+        steps->span(world->step, &span);
+        if (i <= WARM)
+            first_ns = span.ended_ns;
+        else if (span.begun_ns > before.ended_ns)
+            idle_ns += span.begun_ns - before.ended_ns;
+        before = span;
     }
+    *out_idle = (double)idle_ns / (double)(span.ended_ns - first_ns);
     return (double)(clock_now_ns() - start_ns) / 1e6 / STEPS;
 }
 
@@ -82,12 +94,27 @@ static double floor_of(const struct step_world *world, uint32_t rows, uint32_t c
     return (bytes > flops ? bytes : flops) + kv;
 }
 
+static int compare(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return left < right ? -1 : left > right;
+}
+
 static void print_case(struct step_world *world, uint32_t rows, uint32_t context)
 {
-    double ms = decode(world, rows, context - (STEPS + WARM) / 2);
+    double times[TURNS], idles[TURNS];
+    uint32_t turns = profiling ? 1 : TURNS;
+    for (uint32_t i = 0; i < turns; i++)
+        times[i] = decode(world, rows, context - (STEPS + WARM) / 2, &idles[i]);
+    qsort(times, turns, sizeof *times, compare);
+    qsort(idles, turns, sizeof *idles, compare);
+    double ms = times[turns / 2], idle = idles[turns / 2];
     double least = floor_of(world, rows, context);
-    printf("decode rows %3u context %5u: %7.3f ms/step %9.0f tok/s, floor %6.3f ms = %4.1f %%\n",
-           rows, context, ms, rows / ms * 1e3, least, least / ms * 100);
+    printf("decode rows %3u context %5u: %7.3f ms/step (%.3f to %.3f) %9.0f tok/s, floor %6.3f ms "
+           "= %4.1f %%, idle "
+           "%4.2f %%\n",
+           rows, context, ms, times[0], times[turns - 1], rows / ms * 1e3, least, least / ms * 100,
+           idle * 100);
     fflush(stdout);
 }
 
@@ -103,12 +130,16 @@ int main(int count, char **arguments)
     for (uint32_t slot = 0; slot < 256; slot++)
         world_map(&world, slot);
     profiling = count > 1 && strcmp(arguments[1], "profile") == 0;
-    for (uint32_t i = 0; i < 5; i++) {
-        if (i == 4)
+    double prefill[TURNS + 1];
+    for (uint32_t i = 0; i <= TURNS; i++) {
+        if (i == TURNS)
             mark(true);
-        printf("prefill 2048: %.3f ms\n", fill(&world, 1, 2048));
+        prefill[i] = fill(&world, 1, 2048);
     }
     mark(false);
+    qsort(prefill + 1, TURNS, sizeof *prefill, compare); /* the first warms up */
+    printf("prefill 2048: %7.3f ms (%.3f to %.3f)\n", prefill[1 + TURNS / 2], prefill[1],
+           prefill[TURNS]);
     fill(&world, 256, 256);
     for (int i = profiling ? 2 : 1; i < count; i++) {
         char *rest;
