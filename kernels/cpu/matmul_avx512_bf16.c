@@ -66,72 +66,73 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const uint32_t rows,
 }
 
 /* Each form is a loop of its own: what is left to run time keeps the chains in memory. */
-#define ROWS(count)                                                                                \
-    static void multiply_##count(const struct tile *tile)                                          \
+#define FORM(rows, panels)                                                                         \
+    static void multiply_##rows##x##panels(const struct tile *tile)                                \
     {                                                                                              \
-        multiply_rows(tile, count, PANELS);                                                        \
+        multiply_rows(tile, rows, panels);                                                         \
     }
-ROWS(1)
-ROWS(2)
-ROWS(3)
-ROWS(4)
-ROWS(5)
-ROWS(6)
-ROWS(7)
-ROWS(8)
-ROWS(9)
-ROWS(10)
-ROWS(11)
-ROWS(12)
+FORM(1, 1)
+FORM(2, 1)
+FORM(3, 1)
+FORM(1, 2)
+FORM(2, 2)
+FORM(3, 2)
+FORM(4, 2)
+FORM(5, 2)
+FORM(6, 2)
+FORM(7, 2)
+FORM(8, 2)
+FORM(9, 2)
+FORM(10, 2)
+FORM(11, 2)
+FORM(12, 2)
 
-static void (*const multiply_group[ROWS_TOGETHER + 1])(const struct tile *tile) = {
-    NULL,       multiply_1, multiply_2, multiply_3,  multiply_4,  multiply_5, multiply_6,
-    multiply_7, multiply_8, multiply_9, multiply_10, multiply_11, multiply_12};
+typedef void (*tile_form)(const struct tile *tile);
 
-static struct tile tile_of(const void *panel, const struct matmul_share *share, uint32_t panels)
+/* By number of rows. */
+static const tile_form alone_forms[MATMUL_FEW_ROWS] = {multiply_1x1, multiply_2x1, multiply_3x1};
+static const tile_form pair_forms[ROWS_TOGETHER] = {
+    multiply_1x2, multiply_2x2, multiply_3x2, multiply_4x2,  multiply_5x2,  multiply_6x2,
+    multiply_7x2, multiply_8x2, multiply_9x2, multiply_10x2, multiply_11x2, multiply_12x2};
+
+/* All rows, in groups of nearly the same size. The first one fetches what the next panels need. */
+static void multiply_groups(struct tile tile, uint32_t rows, const tile_form *forms,
+                            uint32_t together)
 {
-    struct tile tile = {
+    for (uint32_t left = rows; left > 0;) {
+        uint32_t groups = (left + together - 1) / together;
+        uint32_t count = (left + groups - 1) / groups;
+        forms[count - 1](&tile);
+        tile.input += count * tile.pairs;
+        tile.output += count * tile.output_stride;
+        for (uint32_t p = 0; p < PANELS; p++)
+            tile.ahead[p] = NULL;
+        left -= count;
+    }
+}
+
+static struct tile tile_of(const void *panel, const struct matmul_share *share)
+{
+    return (struct tile){
+        .weights = {panel, (const uint8_t *)panel + share->panel_bytes},
         .input = share->pairs,
         .pairs = share->columns / 2,
         .output = share->output,
         .output_stride = share->output_stride,
     };
-    for (uint32_t p = 0; p < panels; p++) {
-        tile.weights[p] = (const uint8_t *)panel + p * share->panel_bytes;
-        tile.ahead[p] = tile.weights[p] + panels * share->panel_bytes;
-    }
-    return tile;
 }
 
-/* Goes on to the rows behind `count` of them. The first group has fetched what the next panels
- * need. */
-static void advance(struct tile *tile, uint32_t count)
-{
-    tile->input += count * tile->pairs;
-    tile->output += count * tile->output_stride;
-    for (uint32_t p = 0; p < PANELS; p++)
-        tile->ahead[p] = NULL;
-}
-
-/* Groups of nearly the same size. */
 void matmul_bf16_pair_avx512_bf16(const void *panel, const struct matmul_share *share)
 {
-    struct tile tile = tile_of(panel, share, PANELS);
-    for (uint32_t left = share->rows; left > 0;) {
-        uint32_t groups = (left + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
-        uint32_t count = (left + groups - 1) / groups;
-        multiply_group[count](&tile);
-        advance(&tile, count);
-        left -= count;
-    }
+    struct tile tile = tile_of(panel, share);
+    for (uint32_t p = 0; p < PANELS; p++)
+        tile.ahead[p] = tile.weights[p] + PANELS * share->panel_bytes;
+    multiply_groups(tile, share->rows, pair_forms, ROWS_TOGETHER);
 }
 
-/* The last panel of a matrix with an odd number of them, or its last columns: row by row. */
+/* Few rows wait for memory alone: panel after panel, in one stream that the processor's own
+ * prefetch follows. Also the last panel of an odd number of them, or the last columns. */
 void matmul_bf16_avx512_bf16(const void *panel, const struct matmul_share *share)
 {
-    struct tile tile = tile_of(panel, share, 1);
-    for (uint32_t row = 0; row < share->rows; row++) {
-        multiply_rows(&tile, 1, 1);
-        advance(&tile, 1);
-    }
+    multiply_groups(tile_of(panel, share), share->rows, alone_forms, MATMUL_FEW_ROWS);
 }
