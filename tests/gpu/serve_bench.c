@@ -1,11 +1,12 @@
 /* The pair end to end on a device: N clients, each a stream of its own with a random prompt of ids,
  * through coordinator and sockets.
  *
- * usage: serve_bench [--worker-log FILE] RUN_DIR VOCABULARY CASE...
+ * usage: serve_bench [--worker-log FILE] [--processes N] RUN_DIR VOCABULARY CASE...
  *
  * CASE is STREAMS:PROMPT[-PROMPT]:TOKENS:HOLD[xTIMES]. HOLD: tokens of one reply; of two prompt
  * lengths each stream draws one between them; with TIMES the median of so many runs follows. FILE:
- * what a worker writes at --log-level debug.
+ * what a worker writes at --log-level debug. The clients are threads of N processes (8), each with
+ * a connection of its own.
  *
  * Steady: what arrives after the last stream has its first token and before the first one is done.
  * A gap is the time between two arrivals of one stream. Out of the log, over the steps in which
@@ -20,25 +21,45 @@
 #include "common/random.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-enum { STREAMS_MAX = 512, PROMPT_MAX = 4096, TOKENS_MAX = 1024, TIMES_MAX = 15 };
+enum {
+    STREAMS_MAX = 512,
+    PROMPT_MAX = 4096,
+    TOKENS_MAX = 1024,
+    TIMES_MAX = 15,
+    PROCESSES_MAX = 64,
+    PROCESSES = 8
+};
 
 struct load {
-    struct tandem *tandem;
+    const char *run_dir;
     struct step_log *log; /* or NULL */
-    uint32_t vocabulary, streams, prompt, prompt_most, tokens, hold, times;
+    uint32_t processes, vocabulary, streams, prompt, prompt_most, tokens, hold, times;
 };
 
 struct stream {
     pthread_t thread;
     const struct load *load;
+    struct tandem *tandem; /* of its process */
     uint64_t seed;
     uint32_t seen, arrivals, preemptions;
     uint64_t gap_ns[TOKENS_MAX];     /* [arrivals - 1] */
     uint64_t arrival_ns[TOKENS_MAX]; /* [token] */
+};
+
+/* What the processes share. */
+struct scene {
+    pthread_barrier_t connected;
+    uint64_t start_ns;
+    struct stream streams[STREAMS_MAX];
 };
 
 /* Of one run; medians are taken of each figure alone. */
@@ -87,7 +108,7 @@ static void *run_stream(void *context)
     struct tandem_stream *reader;
     struct tandem_output output = {0};
     struct tandem_error error;
-    if (tandem_submit(load->tandem, &request, &reader, &error) != TANDEM_OK)
+    if (tandem_submit(stream->tandem, &request, &reader, &error) != TANDEM_OK)
         fail(&error);
     while (!output.finished) {
         uint32_t hold = stream->seen == 0 ? 1 : load->hold;
@@ -214,31 +235,67 @@ static void print_figures(const struct load *load, const char *what, const doubl
     fflush(stdout);
 }
 
-static void run_once(const struct load *load, double *out)
+/* One process of clients: every processes-th stream, from `first` on. */
+static void run_clients(struct scene *scene, const struct load *load, uint32_t first)
 {
-    static struct stream streams[STREAMS_MAX];
-    static uint64_t seed = 1;
-    if (load->log != NULL)
-        step_log_skip(load->log);
-    uint64_t start_ns = clock_now_ns();
-    for (uint32_t i = 0; i < load->streams; i++) {
-        streams[i] = (struct stream){.load = load, .seed = seed++};
-        CHECK(pthread_create(&streams[i].thread, NULL, run_stream, &streams[i]) == 0);
+    struct tandem_settings settings = {.run_dir = load->run_dir};
+    struct tandem_error error;
+    struct tandem *tandem;
+    if (tandem_open(&settings, &tandem, &error) != TANDEM_OK)
+        fail(&error);
+    if (pthread_barrier_wait(&scene->connected) == PTHREAD_BARRIER_SERIAL_THREAD)
+        scene->start_ns = clock_now_ns();
+    for (uint32_t i = first; i < load->streams; i += load->processes) {
+        scene->streams[i].tandem = tandem;
+        CHECK(pthread_create(&scene->streams[i].thread, NULL, run_stream, &scene->streams[i]) == 0);
     }
-    for (uint32_t i = 0; i < load->streams; i++)
-        pthread_join(streams[i].thread, NULL);
-    measure_rates(streams, load, start_ns, out);
-    measure_gaps(streams, load->streams, out);
-    measure_steps(streams, load, out);
+    for (uint32_t i = first; i < load->streams; i += load->processes)
+        pthread_join(scene->streams[i].thread, NULL);
+    tandem_close(tandem);
 }
 
-static void run_case(const struct load *load)
+static void run_once(struct scene *scene, const struct load *load, double *out)
+{
+    static uint64_t seed = 1;
+    pid_t children[PROCESSES_MAX];
+    pthread_barrierattr_t shared;
+    CHECK(pthread_barrierattr_init(&shared) == 0 &&
+          pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED) == 0 &&
+          pthread_barrier_init(&scene->connected, &shared, load->processes) == 0);
+    if (load->log != NULL)
+        step_log_skip(load->log);
+    for (uint32_t i = 0; i < load->streams; i++)
+        scene->streams[i] = (struct stream){.load = load, .seed = seed++};
+    for (uint32_t i = 0; i < load->processes; i++) {
+        children[i] = fork();
+        CHECK(children[i] >= 0);
+        if (children[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            run_clients(scene, load, i);
+            _exit(0);
+        }
+    }
+    for (uint32_t i = 0; i < load->processes; i++) {
+        int status = 0;
+        CHECK(waitpid(children[i], &status, 0) == children[i]);
+        if (status != 0) {
+            fprintf(stderr, "serve_bench: a process of clients failed\n");
+            exit(1); /* the others end with this one */
+        }
+    }
+    pthread_barrier_destroy(&scene->connected);
+    measure_rates(scene->streams, load, scene->start_ns, out);
+    measure_gaps(scene->streams, load->streams, out);
+    measure_steps(scene->streams, load, out);
+}
+
+static void run_case(struct scene *scene, const struct load *load)
 {
     static double figures[TIMES_MAX][FIGURES];
     double middle[FIGURES], sorted[TIMES_MAX];
     memset(figures, 0, sizeof figures);
     for (uint32_t i = 0; i < load->times; i++) {
-        run_once(load, figures[i]);
+        run_once(scene, load, figures[i]);
         print_figures(load, "serve ", figures[i]);
     }
     if (load->times == 1)
@@ -269,23 +326,26 @@ static void read_case(char *at, struct load *load)
 int main(int argc, char **argv)
 {
     static struct step_log log;
-    struct load load = {0};
-    if (argc > 2 && strcmp(argv[1], "--worker-log") == 0) {
-        CHECK(step_log_open(&log, argv[2]));
-        load.log = &log;
-        argv += 2;
-        argc -= 2;
+    struct load load = {.processes = PROCESSES};
+    for (; argc > 2 && strncmp(argv[1], "--", 2) == 0; argv += 2, argc -= 2) {
+        if (strcmp(argv[1], "--processes") == 0) {
+            load.processes = (uint32_t)strtoul(argv[2], NULL, 10);
+        } else {
+            CHECK(strcmp(argv[1], "--worker-log") == 0 && step_log_open(&log, argv[2]));
+            load.log = &log;
+        }
     }
-    CHECK(argc >= 4);
-    struct tandem_settings settings = {.run_dir = argv[1]};
-    struct tandem_error error;
+    CHECK(argc >= 4 && load.processes >= 1 && load.processes <= PROCESSES_MAX);
+    struct scene *scene =
+        mmap(NULL, sizeof *scene, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(scene != MAP_FAILED);
+    load.run_dir = argv[1];
     load.vocabulary = (uint32_t)strtoul(argv[2], NULL, 10);
-    if (tandem_open(&settings, &load.tandem, &error) != TANDEM_OK)
-        fail(&error);
+    uint32_t processes = load.processes;
     for (int i = 3; i < argc; i++) {
         read_case(argv[i], &load);
-        run_case(&load);
+        load.processes = processes < load.streams ? processes : load.streams;
+        run_case(scene, &load);
     }
-    tandem_close(load.tandem);
     return 0;
 }
