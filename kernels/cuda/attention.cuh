@@ -20,14 +20,21 @@ template <uint32_t ROW> __device__ __forceinline__ uint32_t swizzled(uint32_t ro
 }
 
 /* What a thread needs to find keys: it copies the vectors at one place of every key that it copies.
- * The pool has the vectors of a token permuted as `swizzled` wants them. */
-template <int DIM, int THREADS> struct source {
+ * The pool has the vectors of a token permuted as `swizzled` wants them. Looking a tile up in the
+ * block table takes a way to the L2, so it is done a tile ahead. HALVES: dims from 64 on stand behind
+ * those of all keys below 64 instead of in the row of their key. */
+template <int DIM, int THREADS, bool HALVES = false> struct source {
     static constexpr uint32_t VECTORS = DIM / 8;
+    static constexpr uint32_t KEYS = THREADS / VECTORS, TURNS = ATTENTION_TILE_KEYS / KEYS;
+    struct found {
+        uint32_t block[TURNS];
+    };
     const struct kv_geometry geometry;
     const int32_t *table; /* of the slot and layer */
     const uint8_t *keys;  /* of the kv head and vector in block 0 */
     uint64_t v_offset;
     uint32_t block_shift, token_mask;
+    struct found next = {}; /* the tile that is copied next, as the loops over tiles keep it */
 
     __device__ source(const struct kv_target &kv, uint32_t slot, uint32_t kv_head)
         : geometry(kv.geometry)
@@ -40,29 +47,50 @@ template <int DIM, int THREADS> struct source {
         token_mask = g.block_tokens - 1;
     }
 
-    /* One tile of keys and values into a stage; rows from `end` on are zeros. */
-    __device__ __forceinline__ void load(uint32_t first_key, uint32_t end, uint32_t stage) const
+    /* The blocks of this thread's keys of a tile. */
+    __device__ __forceinline__ struct found look_up(uint32_t first_key, uint32_t end) const
     {
-        constexpr uint32_t KEYS = THREADS / VECTORS, TURNS = ATTENTION_TILE_KEYS / KEYS;
-        const uint32_t key = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
-        uint64_t offset[TURNS];
+        struct found found = {};
 #pragma unroll
         for (uint32_t i = 0; i < TURNS; i++) {
-            const uint32_t position = first_key + key + i * KEYS;
-            offset[i] = 0;
+            const uint32_t position = first_key + threadIdx.x / VECTORS + i * KEYS;
             if (position < end)
-                offset[i] = kv_block_offset(&geometry, (uint32_t)table[position >> block_shift]) +
-                            (position & token_mask) * (DIM * 2);
+                found.block[i] = (uint32_t)table[position >> block_shift];
         }
+        return found;
+    }
+
+    /* One tile of keys and values into a stage; rows from `end` on are zeros. */
+    __device__ __forceinline__ void load(const struct found &found, uint32_t first_key, uint32_t end,
+                                         uint32_t stage) const
+    {
+        const uint32_t vector = threadIdx.x % VECTORS;
+        const uint32_t row = HALVES ? 128 : DIM * 2;
+        const uint32_t in_row = HALVES ? vector / 8 * ATTENTION_TILE_KEYS * 128 + vector % 8 * 16
+                                       : vector * 16;
 #pragma unroll
         for (uint32_t i = 0; i < TURNS; i++) {
-            const bool valid = first_key + key + i * KEYS < end;
-            const uint32_t to = stage + (key + i * KEYS) * DIM * 2 + vector * 16;
-            copy_16_async(to, keys + offset[i], valid);
-            copy_16_async(to + ATTENTION_TILE_KEYS * DIM * 2, keys + offset[i] + v_offset, valid);
+            const uint32_t key = threadIdx.x / VECTORS + i * KEYS, position = first_key + key;
+            const uint64_t offset = kv_block_offset(&geometry, found.block[i]) +
+                                    (position & token_mask) * (DIM * 2);
+            const uint32_t to = stage + key * row + in_row;
+            copy_16_async(to, keys + offset, position < end);
+            copy_16_async(to + ATTENTION_TILE_KEYS * DIM * 2, keys + offset + v_offset,
+                          position < end);
         }
     }
 };
+
+/* Where the output of (row, k) goes. */
+__device__ __forceinline__ uint64_t output_place(const struct attention_launch &launch, uint32_t row,
+                                                 uint32_t k)
+{
+    if (launch.out_rows == 0)
+        return (uint64_t)row * launch.kv.heads * launch.kv.geometry.head_dim + k;
+    if (launch.out_blocks)
+        return ((uint64_t)(k / 8) * launch.out_rows + row) * 8 + k % 8;
+    return operand_index(row, k, launch.out_rows);
+}
 
 /* The merge of one value of a segment into the total's; factors are exp2(old maximum - new). */
 __device__ __forceinline__ float merged(float total, float total_factor, float segment,

@@ -36,6 +36,7 @@ struct work {
     uint32_t positions;      /* columns / group */
     uint32_t end;            /* one past the last position that is there */
     uint32_t kv_head;
+    bool owns_last;          /* the segment with the row's own key */
 };
 
 template <int DIM, int COLUMN_TILES, int STAGES> struct layout {
@@ -242,7 +243,7 @@ __device__ void load_queries(const struct kv_target &kv, const struct work &work
 }
 
 /* Queries, and the row's own key and value, from the products as they are: rotated here, queries
- * into shared memory, key and value into the pool. Where a row is one CTA's for each kv head. */
+ * into shared memory, key and value into the pool by the CTA that reads them. */
 template <int DIM>
 __device__ void take_products(const struct attention_launch &launch, const struct work &work,
                               uint32_t group, uint8_t *shared)
@@ -251,7 +252,8 @@ __device__ void take_products(const struct attention_launch &launch, const struc
     const struct kv_target &kv = launch.kv;
     const struct row_place place = place_of(kv, work.first_row);
     const uint32_t heads = kv.heads + 2 * launch.kv_heads;
-    for (uint32_t i = threadIdx.x; i < (GROUP_MAX + 2) * PAIRS; i += THREADS) {
+    const uint32_t columns = GROUP_MAX + (work.owns_last ? 2 : 0);
+    for (uint32_t i = threadIdx.x; i < columns * PAIRS; i += THREADS) {
         const uint32_t column = i / PAIRS, vector = i % PAIRS;
         uint4 x[2] = {};
         const bool own = column >= GROUP_MAX; /* key, value */
@@ -279,12 +281,7 @@ __device__ void take_products(const struct attention_launch &launch, const struc
 __device__ __forceinline__ void put_output(const struct attention_launch &launch, uint32_t row,
                                            uint32_t head, uint32_t dim, __nv_bfloat16 value)
 {
-    const uint32_t k = head * launch.kv.geometry.head_dim + dim;
-    const uint32_t columns = launch.kv.heads * launch.kv.geometry.head_dim;
-    if (launch.out_rows == 0)
-        launch.output[(uint64_t)row * columns + k] = value;
-    else
-        launch.output[operand_index(row, k, launch.out_rows)] = value;
+    launch.output[output_place(launch, row, head * launch.kv.geometry.head_dim + dim)] = value;
 }
 
 /* The sums meet in shared memory, then every warp finishes its dims. */
@@ -385,7 +382,7 @@ struct tiles {
 /* One segment of keys, from its first tile to the last tile that any column sees. */
 template <int DIM, int COLUMN_TILES, int STAGES>
 __device__ void run_segment(const struct attention_launch &launch, const struct work &work,
-                            const struct source<DIM, THREADS> &source, const struct tiles &tiles,
+                            struct source<DIM, THREADS> &source, const struct tiles &tiles,
                             uint8_t *shared, struct state<DIM, COLUMN_TILES> &segment)
 {
     const uint32_t group = launch.kv.heads / launch.kv_heads;
@@ -399,9 +396,11 @@ __device__ void run_segment(const struct attention_launch &launch, const struct 
         copy_wait<STAGES - 2>();
         __syncthreads(); /* the tile has arrived, and nobody reads the stage that is refilled */
         const uint32_t ahead = tile + STAGES - 1;
-        if (ahead < tiles.last)
-            source.load(ahead * TILE, work.end,
+        if (ahead < tiles.last) {
+            source.load(source.next, ahead * TILE, work.end,
                         base + place::STAGES_AT + ahead % STAGES * place::STAGE);
+            source.next = source.look_up((ahead + 1) * TILE, work.end);
+        }
         copy_commit();
         float s[COLUMN_TILES][4] = {};
         score<DIM, COLUMN_TILES>(stage, base, warp, lane, s);
@@ -424,7 +423,7 @@ __device__ void fill_stages(const struct source<DIM, THREADS> &source, uint32_t 
 {
     using place = layout<DIM, COLUMN_TILES, STAGES>;
     for (uint32_t tile = first_tile; tile < last_tile; tile++)
-        source.load(tile * TILE, end,
+        source.load(source.look_up(tile * TILE, end), tile * TILE, end,
                     shared_address(shared) + place::STAGES_AT + tile % STAGES * place::STAGE);
 }
 
@@ -460,7 +459,7 @@ __device__ void start_decode(const struct attention_launch &launch, const struct
 
 template <int DIM, int STAGES>
 __device__ void decode_split(const struct attention_launch &launch, const struct work &work,
-                             const struct source<DIM, THREADS> &source, uint8_t *shared)
+                             struct source<DIM, THREADS> &source, uint8_t *shared)
 {
     const uint32_t item = blockIdx.x, tiles = (work.end + TILE - 1) / TILE;
     const uint32_t segments = (work.end + SEGMENT - 1) / SEGMENT;
@@ -479,6 +478,7 @@ __device__ void decode_split(const struct attention_launch &launch, const struct
             fill_stages<DIM, 1, STAGES>(source, work.end, first, filled, shared);
             commit_stages<STAGES>();
         }
+        source.next = source.look_up((first + STAGES - 1) * TILE, work.end);
         run_segment<DIM, 1, STAGES>(launch, work, source, {first, end, end}, shared, segment);
         copy_wait<0>();
         store_partial<DIM, 1>(partials + (uint64_t)s * GROUP_MAX * (DIM + 2), segment);
@@ -510,17 +510,21 @@ __global__ void __launch_bounds__(THREADS)
         let_next_start();
         return;
     }
-    const struct source<DIM, THREADS> source(launch.kv, work.slot, work.kv_head);
-    if (gridDim.y > 1 && tiles > SEGMENT / TILE) {
+    const bool splits = gridDim.y > 1 && tiles > SEGMENT / TILE;
+    work.owns_last = !splits || (work.end - 1) / SEGMENT % gridDim.y == blockIdx.y;
+    struct source<DIM, THREADS> source(launch.kv, work.slot, work.kv_head);
+    if (splits) {
         decode_split<DIM, STAGES>(launch, work, source, shared);
         return;
     }
+    source.next = source.look_up((STAGES - 1) * TILE, work.end);
     start_decode<DIM, STAGES>(launch, work, source, 0, tiles, shared);
     struct state<DIM, 1> total, segment;
     total.clear();
     for (uint32_t first = 0; first < tiles; first += SEGMENT / TILE) {
         const uint32_t end = first + SEGMENT / TILE < tiles ? first + SEGMENT / TILE : tiles;
-        run_segment<DIM, 1, STAGES>(launch, work, source, {first, end, tiles}, shared, segment);
+        run_segment<DIM, 1, STAGES>(launch, work, source, {first, end, tiles}, shared,
+                                    segment);
         merge<DIM, 1>(total, segment, threadIdx.x / WARP);
     }
     finish<DIM, 1>(launch, work, group, (float *)(shared + place::SUMS_AT), total);

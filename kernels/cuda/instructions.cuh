@@ -144,11 +144,48 @@ __device__ __forceinline__ void bulk_copy(uint32_t shared, const void *global, u
                  : "memory");
 }
 
+/* ---- Matrix steps of four warps ---- */
+
+/* One value for all lanes, in a uniform register, where descriptors must be: by a reduction, whose
+ * result the compiler leaves there. */
+__device__ __forceinline__ uint32_t uniform(uint32_t value)
+{
+    return __reduce_or_sync(~0u, value);
+}
+
+/* Ordinary stores to shared memory before what matrix units and bulk copies do there. */
+__device__ __forceinline__ void fence_async_shared()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void group_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void group_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int PENDING> __device__ __forceinline__ void group_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Low word of the descriptor of an operand in shared memory, without its stride along k. */
+__device__ __forceinline__ uint32_t low_word(uint32_t address)
+{
+    return address >> 4;
+}
+
 /* ---- Overlap of one kernel with the one before it ----
  *
- * Every kernel waits on every thread and lets the next one start after that. So when a kernel
- * starts, the one before it has passed its own wait: all kernels before that one are complete, and
- * what they wrote may be read at once; what the direct predecessor writes only after the wait. */
+ * Every kernel waits and lets the next one start after that. So when a kernel starts, the one before
+ * it has passed its own wait: all kernels before that one are complete, and what they wrote may be
+ * read at once; what the direct predecessor writes only after the wait. A norm lets products start
+ * before its own wait: until theirs these read nothing but weights. */
 
 __device__ __forceinline__ void wait_for_inputs()
 {

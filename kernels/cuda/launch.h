@@ -114,10 +114,10 @@ struct attention_span {
 struct attention_launch {
     struct kv_target kv;
     uint32_t kv_heads;
-    float scale;                   /* log2(e) / sqrt(head_dim) */
-    const __nv_bfloat16 *products; /* decoding without splits: [row][q, k, v], unrotated, as the
-                                      products are; NULL: queries and pool are filled */
-    const uint32_t *count;         /* decoding: rows that are there */
+    float scale;                        /* log2(e) / sqrt(head_dim) */
+    const __nv_bfloat16 *products;      /* decoding: [row][q, k, v], unrotated, as the products are;
+                                           NULL:      queries and pool are filled */
+    const uint32_t *count;              /* decoding: rows that are there */
     const struct attention_span *spans; /* prefill: [span_count]; NULL: one row each */
     uint32_t span_count;                /* prefill */
     uint32_t span_tiles;                /* prefill: tiles of the longest span */
@@ -127,6 +127,7 @@ struct attention_launch {
     uint32_t *arrivals;                 /* [row][kv head], 0 between launches */
     uint32_t segments_max;
     uint32_t out_rows; /* 0: [row][heads * head_dim], else operand order of so many rows */
+    bool out_blocks;   /* of so many rows: [k / 8][row][8] instead */
     __nv_bfloat16 *output;
 };
 
@@ -202,6 +203,8 @@ struct norm_args {
     uint32_t columns;
     uint32_t out_rows; /* 0: [row][columns], else operand order of so many rows */
     bool out_blocks;   /* of so many rows: [column / 8][row][8] instead */
+    bool next_early;   /* the next kernel reads nothing but weights before its wait: it may start at
+                          once */
     __nv_bfloat16 *output;
     volatile uint32_t *progress;
     uint32_t progress_value;

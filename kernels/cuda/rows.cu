@@ -106,6 +106,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_kernel(const __grid_constan
     struct norm_weights weights = {};
     if (args.weight != NULL && thread < vectors)
         weights = load_weights(args.weight, thread);
+    if (args.next_early)
+        let_next_start();
     wait_for_inputs();
     if (args.progress != NULL && row == 0 && thread == 0)
         *args.progress = args.progress_value;
@@ -134,7 +136,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_kernel(const __grid_constan
     if (thread % WARP == 0)
         warp_sums[thread / WARP] = sum;
     __syncthreads();
-    let_next_start();
+    if (!args.next_early)
+        let_next_start();
     const float scale = norm_scale(warp_sums, args.columns, args.epsilon);
     if (thread < vectors)
         put_vector(args, row, thread, normalised(first, scale, weights));

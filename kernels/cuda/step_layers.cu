@@ -1,6 +1,6 @@
-/* The sequence of kernels of one step. Up to FEW_ROWS_SERVED rows own fused kernels, from there on
- * the library's products with kernels of one pass between them: which of the two serves a row is a
- * matter of time alone, its bits are the same. */
+/* The sequence of kernels of one step. Few rows: own fused kernels; more: products of own kernels as
+ * long as the read of the weights bounds them (wide.cu), else the library's, with kernels of one pass
+ * between them. Which of them serves a row is a matter of time alone, its bits are the same. */
 #include "kernels/cuda/step_state.h"
 #include "kernels/cuda/wide.h"
 
@@ -96,6 +96,36 @@ float step_attention_scale(const struct step_model *model)
     return (float)(LOG2_E / sqrt((double)model->head_dim));
 }
 
+/* ---- Who serves ---- */
+
+/* Whether products of this number of rows are those of wide.cu, as far as they serve a kind: their
+ * weights lie in the order of the persistent step. */
+static bool goes_wide(const struct step *step, uint32_t rows)
+{
+    return step->stream.weights != NULL && rows > STREAM_ROWS_SERVED && wide_rows(rows) != 0;
+}
+
+/* Rows of the blocks in which wide.cu takes the activations of a product; 0: another way is faster
+ * (measured). */
+static uint32_t wide_blocks(const struct step *step, enum shape_kind kind, uint32_t rows)
+{
+    static const uint32_t most[SHAPE_COUNT] = {64, 64, 128, 32, 128};
+    return goes_wide(step, rows) && rows <= most[kind] ? wide_rows(rows) : 0;
+}
+
+static bool is_few(const struct step *step, uint32_t rows)
+{
+    return rows <= FEW_ROWS_SERVED && !goes_wide(step, rows);
+}
+
+/* Rows of an operand of few rows: as they are in one tile, whole tiles from there on. */
+static uint32_t operand_rows(uint32_t rows)
+{
+    return rows <= 8 ? rows : rows <= 16 ? 16 : FEW_ROWS_MAX;
+}
+
+/* ---- Attention ---- */
+
 /* CTAs over the segments of a row: enough to fill the device, never more than there are. */
 static uint32_t splits_for(const struct step *step, uint32_t rows)
 {
@@ -106,16 +136,15 @@ static uint32_t splits_for(const struct step *step, uint32_t rows)
     return wanted < step->segments_max ? wanted : step->segments_max;
 }
 
-/* Whether decoding takes the products as they are. */
+/* Whether attention takes the products as they are: those of many rows, where all decode. */
 static bool attends_to_products(const struct step *step, const struct step_plan *plan)
 {
-    return plan->rows > FEW_ROWS_SERVED && plan->decoding == plan->rows &&
-           splits_for(step, plan->rows) == 1;
+    return !is_few(step, plan->rows) && plan->decoding == plan->rows;
 }
 
-static enum status attend(struct step *step, const struct step_plan *plan, uint32_t layer,
-                          uint32_t out_rows)
+static enum status attend(struct step *step, const struct step_plan *plan, uint32_t layer)
 {
+    const uint32_t blocks = wide_blocks(step, SHAPE_OUTPUT, plan->rows);
     const struct step_model *model = &step->options.model;
     struct attention_launch launch = {};
     launch.kv = step_target(step, layer, plan->exchange);
@@ -131,7 +160,8 @@ static enum status attend(struct step *step, const struct step_plan *plan, uint3
     launch.partials = step->at.partials;
     launch.arrivals = step->at.arrivals;
     launch.segments_max = step->segments_max;
-    launch.out_rows = out_rows;
+    launch.out_rows = is_few(step, plan->rows) ? operand_rows(plan->rows) : blocks;
+    launch.out_blocks = blocks != 0;
     launch.output = step->at.attended;
     cudaError_t error = cudaSuccess;
     if (plan->decoding > 0)
@@ -142,12 +172,6 @@ static enum status attend(struct step *step, const struct step_plan *plan, uint3
 }
 
 /* ---- Few rows ---- */
-
-/* Rows of an operand: as they are in one tile, whole tiles from there on. */
-static uint32_t operand_rows(uint32_t rows)
-{
-    return rows <= 8 ? rows : rows <= 16 ? 16 : FEW_ROWS_MAX;
-}
 
 /* What all products of a layer share. */
 static struct few_args few_of(const struct step *step, enum shape_kind kind, uint32_t layer,
@@ -201,7 +225,7 @@ static enum status few_layer(struct step *step, const struct step_plan *plan, ui
         error = few_launch(&args, processors, stream);
     enum status status = cuda_status(error, "heads");
     if (status == STATUS_OK)
-        status = attend(step, plan, layer, operand_rows(rows));
+        status = attend(step, plan, layer);
     if (status != STATUS_OK)
         return status;
     args = few_of(step, SHAPE_OUTPUT, layer, rows);
@@ -227,25 +251,23 @@ static enum status few_layer(struct step *step, const struct step_plan *plan, ui
 
 /* ---- Many rows ---- */
 
-/* Whether own kernels of many rows serve: their weights lie in the order of the persistent step. */
-static bool goes_wide(const struct step *step, uint32_t rows)
-{
-    return step->stream.weights != NULL && rows > FEW_ROWS_SERVED && wide_rows(rows) != 0;
-}
-
-/* Gate and up with the gating, or the logits, from the normalised rows. */
-static enum status multiply_wide(struct step *step, uint32_t kind, uint32_t layer, uint32_t rows)
+/* By wide.cu, from activations in blocks. `output`: rows of heads, output and down; gate and up
+ * become gated rows, and logits have a place of their own. */
+static enum status multiply_wide(struct step *step, enum shape_kind kind, uint32_t layer,
+                                 uint32_t rows, const __nv_bfloat16 *input, __nv_bfloat16 *output)
 {
     struct wide_args args = {};
     args.shape = step->stream.shape;
     args.weights = (const uint8_t *)step->stream.weights;
     args.layer = layer;
-    args.kind = kind;
+    args.kind = (uint32_t)kind;
     args.rows = wide_rows(rows);
-    args.count = kind == STREAM_LOGITS ? &step->at.counts->samples : &step->at.counts->rows;
-    args.activations = step->at.normed;
+    args.count = kind == SHAPE_LOGITS ? &step->at.counts->samples : &step->at.counts->rows;
+    args.activations = input;
     args.gated = step->at.gated;
+    args.out_blocks = wide_blocks(step, SHAPE_DOWN, rows) != 0;
     args.logits = step->at.logits;
+    args.rows_out = output;
     return cuda_status(wide_launch(&args, step->cuda->stream), "wide");
 }
 
@@ -264,7 +286,7 @@ static cudaError_t add_and_norm(struct step *step, const struct step_plan *plan,
     norm.rows = plan->rows;
     norm.columns = step->options.model.width;
     norm.out_rows = wide;
-    norm.out_blocks = wide != 0;
+    norm.out_blocks = norm.next_early = wide != 0;
     norm.output = step->at.normed;
     norm.progress = step->progress;
     norm.progress_value = progress;
@@ -297,11 +319,14 @@ static enum status many_layer(struct step *step, const struct step_plan *plan, u
     cudaStream_t stream = step->cuda->stream;
     const uint32_t rows = plan->rows;
     auto multiply = [&](enum shape_kind kind, const __nv_bfloat16 *input, __nv_bfloat16 *output) {
+        if (wide_blocks(step, kind, rows) != 0)
+            return multiply_wide(step, kind, layer, rows, input, output);
         return step_multiply_many(step, kind, step_product(step, kind, layer), input, rows, output);
     };
-    enum status status = cuda_status(
-        add_and_norm(step, plan, layer > 0 ? at->added : NULL, weights->attention_norm, layer, 0),
-        "norm");
+    enum status status =
+        cuda_status(add_and_norm(step, plan, layer > 0 ? at->added : NULL, weights->attention_norm,
+                                 layer, wide_blocks(step, SHAPE_HEADS, rows)),
+                    "norm");
     if (status == STATUS_OK)
         status = multiply(SHAPE_HEADS, at->normed, at->products);
     if (status != STATUS_OK)
@@ -311,15 +336,15 @@ static enum status many_layer(struct step *step, const struct step_plan *plan, u
         status = cuda_status(
             heads_launch(&target, at->products, &at->counts->rows, rows, stream), "heads");
     if (status == STATUS_OK)
-        status = attend(step, plan, layer, 0);
+        status = attend(step, plan, layer);
     if (status == STATUS_OK)
         status = multiply(SHAPE_OUTPUT, at->attended, at->added);
-    const uint32_t wide = goes_wide(step, rows) ? wide_rows(rows) : 0;
+    const uint32_t wide = wide_blocks(step, SHAPE_PAIRS, rows);
     if (status == STATUS_OK)
         status = cuda_status(
             add_and_norm(step, plan, at->added, weights->ffn_norm, layer, wide), "norm");
     if (status == STATUS_OK)
-        status = wide != 0 ? multiply_wide(step, STREAM_PAIRS, layer, rows)
+        status = wide != 0 ? multiply(SHAPE_PAIRS, at->normed, NULL)
                            : multiply_and_gate(step, plan, layer);
     return status == STATUS_OK ? multiply(SHAPE_DOWN, at->gated, at->added) : status;
 }
@@ -333,7 +358,7 @@ static enum status output_logits(struct step *step, const struct step_plan *plan
     const struct step_buffers *at = &step->at;
     const float *weight = step->options.model.output_norm;
     const uint32_t *taken = plan->samples_in_order ? NULL : at->sample_rows;
-    if (plan->samples <= FEW_ROWS_SERVED && addend == NULL) {
+    if (is_few(step, plan->samples) && addend == NULL) {
         struct few_args args = few_of(step, SHAPE_LOGITS, 0, plan->samples);
         args.output = FEW_TO_LOGITS;
         args.count = &at->counts->samples;
@@ -346,7 +371,8 @@ static enum status output_logits(struct step *step, const struct step_plan *plan
             error = few_launch(&args, step->cuda->multiprocessors, step->cuda->stream);
         return cuda_status(error, "logits");
     }
-    const bool few = plan->samples <= FEW_ROWS_SERVED, wide = goes_wide(step, plan->samples);
+    const bool few = is_few(step, plan->samples);
+    const uint32_t wide = wide_blocks(step, SHAPE_LOGITS, plan->samples);
     struct norm_args norm = {};
     norm.residual = at->residual;
     norm.addend = addend;
@@ -357,14 +383,15 @@ static enum status output_logits(struct step *step, const struct step_plan *plan
     norm.epsilon = step->options.model.norm_epsilon;
     norm.rows = plan->samples;
     norm.columns = step->options.model.width;
-    norm.out_rows = few ? operand_rows(plan->samples) : wide ? wide_rows(plan->samples) : 0;
-    norm.out_blocks = wide;
+    norm.out_rows = few ? operand_rows(plan->samples) : wide;
+    norm.out_blocks = norm.next_early = wide != 0;
     norm.output = at->normed;
     norm.progress = step->progress;
     norm.progress_value = step->options.model.layers;
     enum status status = cuda_status(norm_launch(&norm, step->cuda->stream), "norm");
-    if (status == STATUS_OK && wide)
-        return multiply_wide(step, STREAM_LOGITS, step->options.model.layers, plan->samples);
+    if (status == STATUS_OK && wide != 0)
+        return multiply_wide(step, SHAPE_LOGITS, step->options.model.layers, plan->samples,
+                             at->normed, NULL);
     if (status != STATUS_OK || !few)
         return status != STATUS_OK
                    ? status
@@ -425,7 +452,7 @@ static enum status begin(struct step *step, const struct step_plan *plan)
 
 enum status step_enqueue(struct step *step, const struct step_plan *plan)
 {
-    const bool few = plan->rows <= FEW_ROWS_SERVED;
+    const bool few = is_few(step, plan->rows);
     enum status status = begin(step, plan);
     if (status == STATUS_OK && plan->fault != BACKEND_FAULT_NONE) {
         const struct fault_args fault = {plan->fault, step->options.model.width,

@@ -6,12 +6,14 @@
 #include "kernels/cuda/stream.h"
 
 enum {
-    FEW_ROWS_SERVED = 8,    /* by the fused products; others are faster from there on (measured) */
+    /* faster than other ways up to there (measured) */
+    STREAM_ROWS_SERVED = 4, /* by the persistent step */
+    FEW_ROWS_SERVED = 8,    /* by the fused products, where there are no streams of weights */
     LIBRARY_ROWS_UNIT = 64, /* up to LIBRARY_ROWS_FINE rows; 128 from there on */
     LIBRARY_ROWS_FINE = 256,
     BUCKETS_MAX = 40,
     PENDING_ENTRIES_MIN = 4096,
-    STREAM_INSTANCES = 4, /* of the persistent step: 1, 2, 4, 8 rows */
+    STREAM_INSTANCES = 3, /* of the persistent step: 1, 2, 4 rows */
 };
 
 /* Products of one layer, and of the output. */

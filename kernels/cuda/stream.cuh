@@ -34,13 +34,6 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier, uint32_t count)
                  : "memory");
 }
 
-/* One value for all lanes, in a uniform register, where descriptors must be: by a reduction, whose
- * result the compiler leaves there. */
-__device__ __forceinline__ uint32_t uniform(uint32_t value)
-{
-    return __reduce_or_sync(~0u, value);
-}
-
 __device__ __forceinline__ bool barrier_passed(uint32_t barrier, uint32_t parity)
 {
     uint32_t passed;
@@ -74,12 +67,6 @@ __device__ __forceinline__ void fence_device()
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
-/* Ordinary stores to shared memory before what matrix units and bulk copies do there. */
-__device__ __forceinline__ void fence_async_shared()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 __device__ __forceinline__ void store_shared_16(uint32_t address, const uint4 &v)
 {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
@@ -102,25 +89,22 @@ __device__ __forceinline__ void group_step(float (&c)[4], uint32_t a, uint32_t b
                  : "r"(a), "r"(b), "r"(8));
 }
 
-__device__ __forceinline__ void group_fence()
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void group_commit()
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-template <int PENDING> __device__ __forceinline__ void group_wait()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
 /* Descriptor of matrices that stand `k_bytes` apart along k. */
 __device__ __forceinline__ uint32_t descriptor(uint32_t address, uint32_t k_bytes)
 {
     return address >> 4 | (k_bytes >> 4) << 16;
+}
+
+/* ---- Outputs ---- */
+
+/* Rows of a pair of lanes become neighbours in a word: an even row group lane gets (row, row + 1) of
+ * column 2 pair, its neighbour those of column 2 pair + 1. */
+__device__ __forceinline__ uint32_t pair_rows(float first, float second, uint32_t lane)
+{
+    const bool odd = (lane >> 2 & 1) != 0;
+    const float other = __shfl_xor_sync(~0u, odd ? first : second, 4);
+    return odd ? pack_2(__float2bfloat16_rn(other), __float2bfloat16_rn(second))
+               : pack_2(__float2bfloat16_rn(first), __float2bfloat16_rn(other));
 }
 
 /* ---- What tests plant ---- */

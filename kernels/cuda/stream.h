@@ -12,7 +12,7 @@
 #include "kernels/cuda/launch.h"
 
 enum {
-    STREAM_ROWS_MAX = 8,
+    STREAM_ROWS_MAX = 4,
     STREAM_STAGE_BYTES = 16384, /* of a slot of the ring */
     STREAM_STEP_BYTES = 256,    /* of a row group, for one step of k 16 */
     STREAM_ROUND_GROUPS = 16,
@@ -164,7 +164,7 @@ struct stream_args {
 /* Bytes of shared memory beside ring and operand. */
 enum { STREAM_BARRIERS_BYTES = 1024, STREAM_OPERAND_SLACK = 128 };
 
-/* Whether there is a kernel for `rows` (1, 2, 4 or 8) of such a model. */
+/* Whether there is a kernel for `rows` (1, 2 or 4) of such a model. */
 bool stream_serves(uint32_t rows, uint32_t width, uint32_t head_dim);
 /* Fits the ring into shared memory and sets the limits of the kernel. */
 cudaError_t stream_prepare(struct stream_args *args, uint32_t rows);

@@ -116,16 +116,6 @@ __device__ __forceinline__ void run_round(struct chain<M> &chain, const struct c
 
 /* ---- Outputs ---- */
 
-/* Rows of a pair of lanes become neighbours in a word: an even row group lane gets (row, row + 1) of
- * column 2 pair, its neighbour those of column 2 pair + 1. */
-__device__ __forceinline__ uint32_t pair_rows(float first, float second, uint32_t lane)
-{
-    const bool odd = (lane >> 2 & 1) != 0;
-    const float other = __shfl_xor_sync(~0u, odd ? first : second, 4);
-    return odd ? pack_2(__float2bfloat16_rn(other), __float2bfloat16_rn(second))
-               : pack_2(__float2bfloat16_rn(first), __float2bfloat16_rn(other));
-}
-
 /* Writes the word of k = 8 group + (lane's pair of rows) into one copy, and makes the other one
  * unwritten. */
 template <int M>

@@ -10,6 +10,5 @@ using stream_kernel_type = void (*)(struct stream_args);
 stream_kernel_type stream_kernel_of_1(uint32_t vectors, uint32_t head_dim);
 stream_kernel_type stream_kernel_of_2(uint32_t vectors, uint32_t head_dim);
 stream_kernel_type stream_kernel_of_4(uint32_t vectors, uint32_t head_dim);
-stream_kernel_type stream_kernel_of_8(uint32_t vectors, uint32_t head_dim);
 
 #endif

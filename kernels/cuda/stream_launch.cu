@@ -18,8 +18,6 @@ stream_kernel_type kernel_of(uint32_t rows, uint32_t width, uint32_t head_dim)
         return stream_kernel_of_2(vectors, head_dim);
     case 4:
         return stream_kernel_of_4(vectors, head_dim);
-    case 8:
-        return stream_kernel_of_8(vectors, head_dim);
     default:
         return NULL;
     }

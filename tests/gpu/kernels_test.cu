@@ -4,6 +4,7 @@
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/wide.h"
 
 #include "common/random.h"
 
@@ -161,6 +162,106 @@ static void test_product(const struct shape &shape, uint32_t inputs)
                  shape.columns, inputs, tiles, (unsigned long long)bad);
         expect(bad == 0, "product", detail);
     }
+}
+
+/* ---- Products of many rows ---- */
+
+struct dealt {
+    uint32_t kind, rows, columns, ctas;
+};
+
+/* One product of a model of one layer that has no other. */
+static struct stream_shape shape_of(const struct dealt &dealt)
+{
+    struct stream_shape shape = {};
+    const uint32_t unit = dealt.kind == STREAM_HEADS ? 1 : 2;
+    const uint32_t units = (dealt.rows + unit * 8 - 1) / (unit * 8);
+    shape.ctas = dealt.ctas;
+    shape.product[dealt.kind] = {dealt.rows, dealt.columns, unit, units / dealt.ctas,
+                                 units % dealt.ctas};
+    shape.share = stream_bytes(stream_groups(&shape.product[dealt.kind], 0), dealt.columns);
+    return shape;
+}
+
+/* Activations as the kernel reads them; what is not a row is NaN. */
+static std::vector<bf16> blocks_of(const std::vector<bf16> &rows, uint32_t inputs, uint32_t columns,
+                                   uint32_t padded)
+{
+    std::vector<bf16> blocks((uint64_t)padded * columns, __float2bfloat16(NAN));
+    for (uint32_t row = 0; row < inputs; row++)
+        for (uint32_t k = 0; k < columns; k++)
+            blocks[((uint64_t)(k / 8) * padded + row) * 8 + k % 8] = rows[(uint64_t)row * columns + k];
+    return blocks;
+}
+
+__global__ void gate_sums(const float *sums, uint32_t rows, uint32_t width, bf16 *output)
+{
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < rows * width;
+         i += gridDim.x * blockDim.x) {
+        const float *from = sums + (uint64_t)(i / width) * 2 * width + i % width;
+        output[i] = silu_mul_of(round_bf16(from[0]), round_bf16(from[width]));
+    }
+}
+
+static void test_wide(const struct dealt &dealt, const std::vector<bf16> &weights_host,
+                      uint32_t inputs)
+{
+    const uint32_t padded = wide_rows(inputs);
+    const struct stream_shape shape = shape_of(dealt);
+    struct product product = {};
+    product.rows = dealt.rows;
+    product.columns = dealt.columns;
+    product.tiles = (dealt.rows + 15) / 16;
+    product.order = dealt.kind == STREAM_PAIRS ? PACK_PAIRS : PACK_PLAIN;
+    device_array<bf16> weights((uint64_t)dealt.rows * dealt.columns);
+    device_array<bf16> input((uint64_t)padded * dealt.columns);
+    device_array<bf16> activations(input.count);
+    device_array<uint8_t> stream(shape.share * shape.ctas);
+    device_array<float> sums((uint64_t)inputs * dealt.rows), logits(sums.count);
+    device_array<bf16> rows(sums.count), gated((uint64_t)padded * dealt.rows), want_gated(sums.count);
+    device_array<uint32_t> count(1);
+    weights.put(weights_host);
+    const std::vector<bf16> host = random_halves(input.count, 1.0f, 2);
+    input.put(host);
+    activations.put(blocks_of(host, inputs, dealt.columns, padded));
+    count.put({inputs});
+    product.values = weights.at;
+    must(stream_pack(&shape, &product, dealt.kind == STREAM_LOGITS ? shape.layers : 0, dealt.kind,
+                     stream.at, 0),
+         "pack");
+    chain_kernel<<<dim3(product.tiles, (inputs + 7) / 8), 32>>>(
+        weights.at, input.at, dealt.rows, dealt.columns, inputs, sums.at);
+    gate_sums<<<132, 256>>>(sums.at, inputs, dealt.rows / 2, want_gated.at);
+    struct wide_args args = {};
+    args.shape = shape;
+    args.weights = stream.at;
+    args.kind = dealt.kind;
+    args.rows = padded;
+    args.count = count.at;
+    args.activations = activations.at;
+    args.gated = gated.at;
+    args.logits = logits.at;
+    args.rows_out = rows.at;
+    args.out_blocks = inputs % 2 == 0;
+    must(wide_launch(&args, 0), "wide");
+    const std::vector<float> want = sums.get(), got_logits = logits.get();
+    const std::vector<bf16> got_rows = rows.get(), got_gated = gated.get(), gates = want_gated.get();
+    uint64_t bad = 0;
+    const uint32_t width = dealt.kind == STREAM_PAIRS ? dealt.rows / 2 : dealt.rows;
+    for (uint64_t i = 0; i < (uint64_t)inputs * width; i++) {
+        const bf16 half = __float2bfloat16(want[i]);
+        const uint64_t row = i / width, k = i % width;
+        const uint64_t at = args.out_blocks ? (k / 8 * padded + row) * 8 + k % 8 : i;
+        const bool same = dealt.kind == STREAM_LOGITS  ? memcmp(&got_logits[i], &want[i], 4) == 0
+                          : dealt.kind == STREAM_PAIRS ? memcmp(&got_gated[at], &gates[i], 2) == 0
+                                                       : memcmp(&got_rows[i], &half, 2) == 0;
+        bad += !same;
+    }
+    char detail[160];
+    snprintf(detail, sizeof detail,
+             "kind %u %ux%u ctas %u rows %u: %llu differ", dealt.kind,
+             dealt.rows, dealt.columns, dealt.ctas, inputs, (unsigned long long)bad);
+    expect(bad == 0, "wide", detail);
 }
 
 /* ---- Attention ---- */
@@ -445,6 +546,18 @@ int main()
         for (uint32_t inputs : {1u, 5u, 8u, 13u, 32u})
             if (shape.rows < 100000 || inputs == 1 || inputs == 13)
                 test_product(shape, inputs);
+    must(wide_prepare(), "prepare");
+    const struct dealt dealts[] = {{STREAM_HEADS, 3072, 2048, 128},  {STREAM_OUTPUT, 2048, 2048, 128},
+                                   {STREAM_PAIRS, 4096, 2048, 32}, {STREAM_DOWN, 576, 8192, 36},
+                                   {STREAM_LOGITS, 8000 + 40, 2048, 30}, {STREAM_PAIRS, 3072, 576, 96},
+                                   {STREAM_HEADS, 960, 576, 60}, {STREAM_DOWN, 576, 1536, 60},
+                                   {STREAM_OUTPUT, 4096, 1024, 131}};
+    for (const struct dealt &dealt : dealts) {
+        const std::vector<bf16> weights =
+            random_halves((uint64_t)dealt.rows * dealt.columns, 0.02f, 1);
+        for (uint32_t inputs : {9u, 32u, 64u, 100u})
+            test_wide(dealt, weights, inputs);
+    }
     const struct scene scenes[] = {
         {32, 8, 64, 1100}, {9, 3, 64, 300}, {8, 8, 64, 130}, {16, 2, 128, 530}, {32, 8, 128, 300}};
     for (const struct scene &scene : scenes)
