@@ -32,6 +32,18 @@ class Generate(TandemTest):
         answer = self.system.client().generate("a", prompt="Hello", max_tokens=5, ignore_eos=True)
         self.assertEqual(len(answer.tokens), 5)
 
+    def test_steps_are_logged_for_debugging(self):
+        self.system.start_coordinator()
+        worker = self.system.start_worker("--log-level", "debug")
+        self.system.client().generate("a", prompt="Hello", max_tokens=5, ignore_eos=True)
+        worker.wait_event("step_ended", count=5)
+        steps = worker.events("step_ended")
+        self.assertEqual([int(step["step"]) for step in steps], list(range(1, len(steps) + 1)))
+        self.assertGreaterEqual(sum(int(step["samples"]) for step in steps), 5)
+        seen = [int(step["seen_ns"]) for step in steps]
+        self.assertEqual(seen, sorted(seen))
+        self.assertTrue(all(step["begun_ns"] == step["ended_ns"] == "0" for step in steps))  # a CPU has no other clock
+
     def test_submit_before_any_worker(self):
         self.system.start_coordinator()
         client = self.system.client()
