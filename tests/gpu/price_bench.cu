@@ -1,10 +1,13 @@
-/* What the promise of equal bits costs, shapes of Llama-3.2-1B. Products: the library without
- * workspace (no split of k, one order of sums) against the best of its algorithms with 32 MB of
- * workspace, each as it comes and with k split by 2 to 16 where it can; the split that won is
- * printed. Attention: our kernel with every number of CTAs to a row, which changes no bit, since
- * the pieces are segments of 256 keys whatever their number. Every call reads other memory, as a
- * step does. Prints us a call and ms a step of 16 layers. usage: price_bench [ROWS...] */
-#include "kernels/cuda/launch.h"
+/* What the promise of equal bits costs, shapes of Llama-3.2-1B. Products: what serves (the library
+ * without workspace: no split of k, one order of sums; or, from 5 to 128 rows, own products of many
+ * rows, where they are faster, gating included) against the best of all that and of the library's
+ * algorithms with 32 MB of workspace, each as it comes and with k split by 2 to 16 where it can;
+ * the split that won is printed. Attention: our kernel with every number of CTAs to a row, which
+ * changes no bit, since the pieces are segments of 256 keys whatever their number. Every call reads
+ * other memory, as a step does. Prints us a call and ms a step of 16 layers. usage: price_bench
+ * [ROWS...] */
+#include "kernels/cuda/wide.h"
+#include "stream_model.h"
 
 #include <cublasLt.h>
 #include <cublas_v2.h>
@@ -26,6 +29,7 @@ constexpr size_t WORKSPACE = 32 << 20;
 
 struct shape {
     const char *name;
+    enum stream_kind kind;
     uint32_t rows, columns;
     bool logits, split; /* fp32 out; worth to split k */
 };
@@ -202,6 +206,56 @@ double best_of_all(const struct world &world, const struct shape &shape, uint32_
     return best;
 }
 
+/* The weights as the persistent step has them. */
+struct streams {
+    struct stream_shape shape;
+    uint8_t *weights;
+    uint32_t *count;
+};
+
+struct streams open_streams()
+{
+    const struct stream_model llama = {"llama-1b", LAYERS, 2048, 8192, 3072, 2048, 128256, 128};
+    struct streams streams = {stream_shape_of(llama), NULL, NULL};
+    const uint64_t bytes = streams.shape.share * streams.shape.ctas;
+    void *weights = NULL, *count = NULL;
+    must(cudaMalloc(&weights, bytes) == cudaSuccess &&
+             cudaMalloc(&count, sizeof(uint32_t)) == cudaSuccess && wide_prepare() == cudaSuccess,
+         "streams");
+    fill<<<1024, 256>>>((__nv_bfloat16 *)weights, bytes / 2);
+    streams.weights = (uint8_t *)weights;
+    streams.count = (uint32_t *)count;
+    return streams;
+}
+
+/* us a call of own products of many rows; no time at all where they serve none. */
+double own_product(const struct world &world, const struct streams &streams,
+                   const struct shape &shape, uint32_t rows)
+{
+    if (rows <= STREAM_ROWS_MAX || wide_rows(rows) == 0)
+        return INFINITY;
+    must(cudaMemcpy(streams.count, &rows, sizeof rows, cudaMemcpyHostToDevice) == cudaSuccess,
+         "count");
+    struct wide_args args = {};
+    args.shape = streams.shape;
+    args.weights = streams.weights;
+    args.kind = shape.kind;
+    args.rows = wide_rows(rows);
+    args.count = streams.count;
+    args.activations = world.input;
+    args.gated = args.rows_out = (__nv_bfloat16 *)world.output;
+    args.logits = (float *)world.output;
+    args.layer = shape.logits ? (uint32_t)LAYERS : 0;
+    if (wide_launch(&args, world.stream) != cudaSuccess) {
+        (void)cudaGetLastError(); /* no room for so many rows of this kind */
+        return INFINITY;
+    }
+    return time_of(world, shape.logits ? 4 : LAYERS, [&](uint32_t layer) {
+        args.layer = shape.logits ? (uint32_t)LAYERS : layer;
+        must(wide_launch(&args, world.stream) == cudaSuccess, "wide");
+    });
+}
+
 /* ---- Attention ---- */
 
 enum { HEADS = 32, KV_HEADS = 8, HEAD_DIM = 64, BLOCK = 16, SEGMENT_KEYS = 256 };
@@ -308,15 +362,16 @@ void open_world(struct world &world)
 
 int main(int count, char **arguments)
 {
-    const struct shape shapes[] = {{"q, k, v", 3072, 2048, false, true},
-                                   {"output", 2048, 2048, false, true},
-                                   {"gate, up", 16384, 2048, false, false},
-                                   {"down", 2048, 8192, false, true},
-                                   {"logits", 128256, 2048, true, false}};
+    const struct shape shapes[] = {{"q, k, v", STREAM_HEADS, 3072, 2048, false, true},
+                                   {"output", STREAM_OUTPUT, 2048, 2048, false, true},
+                                   {"gate, up", STREAM_PAIRS, 16384, 2048, false, false},
+                                   {"down", STREAM_DOWN, 2048, 8192, false, true},
+                                   {"logits", STREAM_LOGITS, 128256, 2048, true, false}};
     struct world world;
     open_world(world);
     print_read_limit(world);
-    std::vector<uint32_t> rows = {1, 8, 64, 256};
+    const struct streams streams = open_streams();
+    std::vector<uint32_t> rows = {1, 8, 32, 64, 128, 256};
     if (count > 1)
         rows.clear();
     for (int i = 1; i < count; i++)
@@ -325,10 +380,11 @@ int main(int count, char **arguments)
         double exact = 0, free = 0;
         printf("rows %3u, us a call, one order of sums / any:", of);
         for (const struct shape &shape : shapes) {
-            const double one = without_workspace(world, shape, of);
+            const double own = own_product(world, streams, shape, of);
+            const double one = std::min(own, without_workspace(world, shape, of));
             int32_t splits = 1;
             const double any = std::min(one, best_of_all(world, shape, of, &splits));
-            printf("  %s %.1f / %.1f", shape.name, one, any);
+            printf("  %s %.1f%s / %.1f", shape.name, one, one == own ? " own" : "", any);
             if (splits > 1 && any < one)
                 printf(" (k in %d)", splits);
             exact += one * (shape.logits ? 1 : LAYERS);

@@ -1,7 +1,7 @@
 /* How the weights are dealt out to the CTAs of the persistent step (kernels/cuda/stream.h): every row
  * group has one owner, a CTA's weights are one run without holes, a slot of the ring holds whole
  * stages. Needs the toolkit, but no device. */
-#include "kernels/cuda/stream.h"
+#include "stream_model.h"
 
 #include <stdio.h>
 
@@ -18,39 +18,8 @@ void expect(bool good, const char *what, const char *shape, uint32_t number)
     failures++;
 }
 
-struct model {
-    const char *name;
-    uint32_t layers, width, ffn_width, heads_rows, query, vocabulary, ctas;
-};
-
-struct stream_product deal(uint32_t rows, uint32_t columns, uint32_t unit_groups, uint32_t ctas)
-{
-    const uint32_t units = (rows + 8 * unit_groups - 1) / (8 * unit_groups);
-    return {rows, columns, unit_groups, units / ctas, units % ctas};
-}
-
-struct stream_shape shape_of(const struct model &model)
-{
-    struct stream_shape shape = {};
-    const uint32_t ctas = model.ctas;
-    shape.ctas = ctas;
-    shape.layers = model.layers;
-    shape.product[STREAM_HEADS] = deal(model.heads_rows, model.width, 1, ctas);
-    shape.product[STREAM_OUTPUT] = deal(model.width, model.query, 2, ctas);
-    shape.product[STREAM_PAIRS] = deal(2 * model.ffn_width, model.width, 2, ctas);
-    shape.product[STREAM_DOWN] = deal(model.width, model.ffn_width, 2, ctas);
-    shape.product[STREAM_LOGITS] = deal(model.vocabulary, model.width, 2, ctas);
-    for (uint32_t cta = 0; cta < ctas; cta++) {
-        const struct stream_product *logits = &shape.product[STREAM_LOGITS];
-        const uint64_t bytes = shape.layers * stream_layer_bytes(&shape, cta) +
-                               stream_bytes(stream_groups(logits, cta), logits->columns);
-        shape.share = bytes > shape.share ? bytes : shape.share;
-    }
-    return shape;
-}
-
 /* Groups are covered once, in order, and nobody owns two units more than another. */
-void test_owners(const struct model &model, const struct stream_shape &shape)
+void test_owners(const struct stream_model &model, const struct stream_shape &shape)
 {
     for (const struct stream_product &product : shape.product) {
         const uint32_t units = (product.rows + 8 * product.unit_groups - 1) /
@@ -71,7 +40,7 @@ void test_owners(const struct model &model, const struct stream_shape &shape)
 }
 
 /* A CTA reads on from where it stopped, and stays in its share. */
-void test_places(const struct model &model, const struct stream_shape &shape)
+void test_places(const struct stream_model &model, const struct stream_shape &shape)
 {
     for (uint32_t cta = 0; cta < shape.ctas; cta++) {
         uint64_t next = cta * shape.share;
@@ -88,7 +57,7 @@ void test_places(const struct model &model, const struct stream_shape &shape)
 }
 
 /* A stage fits its slot and the stages of a round are its whole k. */
-void test_stages(const struct model &model, const struct stream_shape &shape)
+void test_stages(const struct stream_model &model, const struct stream_shape &shape)
 {
     for (const struct stream_product &product : shape.product)
         for (uint32_t groups = 1; groups <= 40; groups++) {
@@ -113,15 +82,15 @@ void test_stages(const struct model &model, const struct stream_shape &shape)
 
 int main()
 {
-    static const struct model models[] = {
+    static const struct stream_model models[] = {
         {"llama-1b", 16, 2048, 8192, 3072, 2048, 128256, 128},
         {"llama-1b, all multiprocessors", 16, 2048, 8192, 3072, 2048, 128256, 132},
         {"smollm2-135m", 30, 576, 1536, 960, 576, 49152, 120},
         {"head_dim 128", 2, 4096, 14336, 6144, 4096, 128256, 132},
         {"odd vocabulary", 1, 192, 320, 512, 256, 1001, 7},
     };
-    for (const struct model &model : models) {
-        const struct stream_shape shape = shape_of(model);
+    for (const struct stream_model &model : models) {
+        const struct stream_shape shape = stream_shape_of(model);
         test_owners(model, shape);
         test_places(model, shape);
         test_stages(model, shape);
