@@ -2,16 +2,18 @@
  * socket or plan, on workloads as llama.cpp's tools run them.
  *
  * usage: model_bench MODEL.gguf [--threads=N] [--isa=ISA] [--kv=f16|f32] [--busy=N] [--chunk=N]
- *                    WORKLOAD...
+ *                    [--profile] WORKLOAD...
  * pp512      a prompt of 512 tokens, one sample, in chunks of --chunk rows (512)
  * tg128      128 tokens of one stream, one step each, from an empty pool
  * tg64@1024  64 tokens of one stream after 1,024 positions
  * b8, b32    8 and 32 streams, each with a prompt of 128: 64 steps of that many rows
  * probe      what the machine reads and multiplies at most
- * costs      bytes of weights that a step reads, products of a token, those of lm_head, bytes of
- *            keys and values of a position
+ * costs      bytes of weights that a step reads, products of a token, those of lm_head and, for
+ *            each key it sees, of attention; bytes of keys and values of a position
+ * --profile prints the time of each operation under its workload.
  * --busy=N starts N processes that do nothing but compute, for as long as the benchmark runs. */
 #include "bench/probe.h"
+#include "bench/profile.h"
 #include "bench/workload.h"
 #include "common/check.h"
 #include "common/clock.h"
@@ -48,6 +50,7 @@ struct bench {
     struct forward *forward;
     struct batch batch;
     uint32_t chunk, kv_type, busy;
+    bool profile;
     pid_t busy_pids[BUSY_MAX];
     uint32_t errors[ROWS];
 };
@@ -57,6 +60,8 @@ static void open_bench(struct bench *bench, const char *path)
     struct reason reason;
     struct text *why = reason_init(&reason);
     enum status status = backend_open(&bench->backend_options, &bench->backend, why);
+    if (status == STATUS_OK && bench->profile)
+        profile_install(bench->backend);
     if (status == STATUS_OK)
         status = model_open(path, bench->backend, NULL, NULL, &bench->model, why);
     if (status != STATUS_OK) {
@@ -133,7 +138,8 @@ static int compare_seconds(const void *a, const void *b)
 }
 
 /* The rate is that of all steps together; the median step tells what a quiet machine would do. */
-static void print_rate(const char *what, double *seconds, uint32_t steps, double tokens_per_step)
+static void print_rate(const struct bench *bench, const char *what, double *seconds, uint32_t steps,
+                       double tokens_per_step)
 {
     double all = 0;
     for (uint32_t i = 0; i < steps; i++)
@@ -142,6 +148,8 @@ static void print_rate(const char *what, double *seconds, uint32_t steps, double
     printf("%-10s %8.1f tok/s  step %8.3f ms mean, %8.3f median, %8.3f best, %8.3f worst\n", what,
            tokens_per_step * steps / all, all / steps * 1e3, seconds[steps / 2] * 1e3,
            seconds[0] * 1e3, seconds[steps - 1] * 1e3);
+    if (bench->profile)
+        profile_print(all, steps);
     fflush(stdout);
 }
 
@@ -152,13 +160,14 @@ static void bench_streams(struct bench *bench, const char *what, uint32_t stream
     double seconds[STEPS_MAX];
     for (uint32_t slot = 0; slot < streams; slot++)
         run_prompt(bench, slot, context);
+    profile_clear();
     for (uint32_t step = 0; step < steps; step++) {
         batch_clear(&bench->batch);
         for (uint32_t slot = 0; slot < streams; slot++)
             add_tokens(bench, slot, context + step, 1);
         seconds[step] = run_step(bench);
     }
-    print_rate(what, seconds, steps, streams);
+    print_rate(bench, what, seconds, steps, streams);
 }
 
 static void bench_probe(struct bench *bench)
@@ -183,14 +192,16 @@ static void print_costs(const struct bench *bench)
         products += (uint64_t)shape->layers * matrices[i]->rows * matrices[i]->columns;
     }
     uint64_t head = (uint64_t)weights->output->rows * weights->output->columns;
-    bool is_float = layer->q->type == WEIGHT_TYPE_F32 || layer->q->type == WEIGHT_TYPE_F16 ||
-                    layer->q->type == WEIGHT_TYPE_BF16;
-    printf("costs bytes=%llu macs=%llu head_macs=%llu kv_bytes=%llu vocabulary=%u float=%d\n",
+    uint64_t attention = UINT64_C(2) * shape->layers * shape->heads * shape->head_dim;
+    printf("costs bytes=%llu macs=%llu head_macs=%llu attention_macs=%llu kv_bytes=%llu "
+           "vocabulary=%u float=%d head_float=%d\n",
            (unsigned long long)(bytes + weights->output->bytes),
            (unsigned long long)(products + head), (unsigned long long)head,
+           (unsigned long long)attention,
            (unsigned long long)(shape->layers * kv_block_bytes(&bench->pool.geometry) /
                                 bench->pool.geometry.block_tokens),
-           shape->tokens, is_float);
+           shape->tokens, weight_type_is_float(layer->q->type),
+           weight_type_is_float(weights->output->type));
 }
 
 /* false: not a workload, or beyond the limits of this program. */
@@ -208,8 +219,9 @@ static bool run_workload(struct bench *bench, const char *text)
     if (!workload_parse(text, &workload))
         return false;
     if (workload.kind == WORKLOAD_PROMPT && workload.count <= CONTEXT) {
+        profile_clear();
         double seconds = run_prompt(bench, 0, workload.count);
-        print_rate(text, &seconds, 1, workload.count);
+        print_rate(bench, text, &seconds, 1, workload.count);
     } else if (workload.kind == WORKLOAD_STREAM && workload.count <= STEPS_MAX &&
                workload.count + workload.depth <= CONTEXT) {
         bench_streams(bench, text, 1, workload.depth, workload.count);
@@ -263,6 +275,10 @@ static bool take_option(struct bench *bench, const char *text)
         bench->kv_type = strcmp(text, "--kv=f16") == 0 ? KV_TYPE_F16 : KV_TYPE_F32;
         return true;
     }
+    if (strcmp(text, "--profile") == 0) {
+        bench->profile = true;
+        return true;
+    }
     return take_number(text, "--threads=", POOL_THREADS_MAX, &bench->backend_options.threads) ||
            take_number(text, "--busy=", BUSY_MAX, &bench->busy) ||
            (take_number(text, "--chunk=", ROWS, &bench->chunk) && bench->chunk >= 1);
@@ -276,11 +292,10 @@ int main(int argc, char **argv)
     while (argument < argc && take_option(&bench, argv[argument]))
         argument++;
     if (argument >= argc || strncmp(argv[argument], "--", 2) == 0) {
-        fprintf(
-            stderr,
-            "usage: model_bench MODEL.gguf [--threads=N] [--isa=ISA] [--kv=f16|f32] [--busy=N] "
-            "[--chunk=N] WORKLOAD... (pp512 tg128 tg64@1024 b8 b32 probe); ISA is " ISA_NAMES_HELP
-            "\n");
+        fprintf(stderr,
+                "usage: model_bench MODEL.gguf [--threads=N] [--isa=ISA] [--kv=f16|f32] [--busy=N] "
+                "[--chunk=N] [--profile] WORKLOAD... (pp512 tg128 tg64@1024 b8 b32 probe); ISA "
+                "is " ISA_NAMES_HELP "\n");
         return EXIT_USAGE;
     }
     open_bench(&bench, argv[1]);
