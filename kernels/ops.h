@@ -154,6 +154,17 @@ struct matmul_part {
     float *output;               /* [row][matrix->rows] */
 };
 
+/* What an attention reads: the keys and values of these rows' sequences in one layer. */
+struct kv_reads {
+    struct row_places places;
+    uint32_t rows;
+    uint32_t layer;
+    struct kv_view kv;
+};
+
+/* Part of a whole, in 65,536ths. */
+enum { PART_WHOLE = 1 << 16 };
+
 /* parts[i].output = input x transpose(parts[i].matrix), all parts from one prepared input. No
  * output overlaps the input or another output. */
 struct matmul_args {
@@ -163,6 +174,10 @@ struct matmul_args {
     uint32_t columns;
     uint32_t part_count; /* 1 to MATMUL_PARTS_MAX */
     struct matmul_part parts[MATMUL_PARTS_MAX];
+    /* What an attention will read soon, or NULL. A backend may fetch the part from soon_from to
+     * soon_to into its caches while it multiplies; no result depends on it. Host. */
+    const struct kv_reads *soon;
+    uint32_t soon_from, soon_to; /* of PART_WHOLE */
 };
 
 /* Rotates pairs (j, j + rotary_dims / 2) of every head in place; dims from rotary_dims on stay as

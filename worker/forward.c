@@ -2,6 +2,7 @@
 
 #include "common/check.h"
 #include "kernels/rope_table.h"
+#include "worker/layers.h"
 #include "worker/region.h"
 
 #include <inttypes.h>
@@ -18,38 +19,8 @@ enum { SAMPLE_TURN_ROWS = 64 };
  * of the layer's keys and values only, and those are in the pool by then. */
 enum { LAYER_TURN_ROWS = 128 };
 
-/* All pointers are backend memory inside one reservation. */
-struct buffers {
-    uint32_t *tokens; /* [row] */
-    uint32_t *positions;
-    uint32_t *slots;
-    uint32_t *row_errors;
-    float *hidden; /* [row][width] the residual stream */
-    /* Of one turn of rows. */
-    float *normed; /* [row][width] */
-    float *q;      /* [row][heads * head_dim]; attention writes in place */
-    float *k;      /* [row][kv_dim] */
-    float *v;
-    float *gate; /* [row][ffn_width] */
-    float *up;
-    void *prepared;
-    void *attention_scratch;
-    int32_t *table;    /* [slot][layer][logical] */
-    float *rope_table; /* [position][cos, sin][head_dim / 2] */
-    /* Of one turn of samples. */
-    uint32_t *sample_rows;
-    uint32_t *sample_positions;
-    struct sampling *sampling;
-    float *sample_hidden; /* [sample][width] */
-    float *logits;        /* [sample][vocabulary] */
-    uint32_t *sampled;
-    float *logprobs;
-    uint32_t *sample_errors;
-    uint64_t *hashes;
-};
-
 /* Either `step` does the work as a whole, or the operations are called one after another into
- * `at`. */
+ * the buffers of `layers`. */
 struct forward {
     struct forward_options options;
     struct step *step;
@@ -60,10 +31,8 @@ struct forward {
     uint32_t in_flight;
     void *memory; /* owned */
     uint64_t memory_bytes;
-    uint64_t attention_scratch_bytes;
-    uint32_t turn_rows;  /* samples of one turn, at most */
-    uint32_t layer_rows; /* rows of one turn, at most */
-    struct buffers at;
+    uint32_t turn_rows; /* samples of one turn, at most */
+    struct layers layers;
 };
 
 static uint32_t query_dim(const struct model_shape *shape)
@@ -80,7 +49,8 @@ static uint32_t widest_input(const struct model_shape *shape)
 /* Rounded rows are needed for a turn of rows and for one of samples. */
 static uint32_t prepared_rows(const struct forward *forward)
 {
-    return forward->layer_rows > forward->turn_rows ? forward->layer_rows : forward->turn_rows;
+    return forward->layers.turn_rows > forward->turn_rows ? forward->layers.turn_rows
+                                                          : forward->turn_rows;
 }
 
 static void place_buffers(struct forward *forward, struct region *region)
@@ -88,9 +58,9 @@ static void place_buffers(struct forward *forward, struct region *region)
     const struct forward_options *options = &forward->options;
     const struct model_shape *shape = &options->model->shape;
     struct backend *backend = options->backend;
-    uint64_t rows = options->rows, part = forward->layer_rows, turn = forward->turn_rows;
+    uint64_t rows = options->rows, part = forward->layers.turn_rows, turn = forward->turn_rows;
     uint64_t query = query_dim(shape), key = kv_dim(&options->pool->geometry);
-    forward->at = (struct buffers){
+    forward->layers.at = (struct buffers){
         .tokens = region_take(region, rows, sizeof(uint32_t)),
         .positions = region_take(region, rows, sizeof(uint32_t)),
         .slots = region_take(region, rows, sizeof(uint32_t)),
@@ -106,7 +76,7 @@ static void place_buffers(struct forward *forward, struct region *region)
                                 backend->operations->prepared_bytes(backend, prepared_rows(forward),
                                                                     widest_input(shape)),
                                 1),
-        .attention_scratch = region_take(region, forward->attention_scratch_bytes, 1),
+        .attention_scratch = region_take(region, forward->layers.attention_scratch_bytes, 1),
         .table = region_take(
             region,
             kv_table_index(&options->pool->geometry, options->logical_blocks, options->slots, 0, 0),
@@ -187,9 +157,18 @@ static enum status open_buffers(struct forward *forward, struct text *why)
     const struct model_shape *shape = &options->model->shape;
     struct backend *backend = options->backend;
     forward->turn_rows = options->samples < SAMPLE_TURN_ROWS ? options->samples : SAMPLE_TURN_ROWS;
-    forward->layer_rows = options->rows < LAYER_TURN_ROWS ? options->rows : LAYER_TURN_ROWS;
-    forward->attention_scratch_bytes = backend->operations->attention_scratch_bytes(
-        backend, forward->layer_rows, shape->heads, shape->head_dim, options->context);
+    forward->layers = (struct layers){
+        .model = options->model,
+        .backend = backend,
+        .pool = options->pool,
+        .logical_blocks = options->logical_blocks,
+        .rows = options->rows,
+        .turn_rows = options->rows < LAYER_TURN_ROWS ? options->rows : LAYER_TURN_ROWS,
+        .progress = options->progress,
+        .progress_context = options->progress_context,
+    };
+    forward->layers.attention_scratch_bytes = backend->operations->attention_scratch_bytes(
+        backend, forward->layers.turn_rows, shape->heads, shape->head_dim, options->context);
     struct region measure = {0};
     place_buffers(forward, &measure);
     forward->memory_bytes = measure.used;
@@ -205,7 +184,7 @@ static enum status open_buffers(struct forward *forward, struct text *why)
     struct region region = {.base = forward->memory};
     place_buffers(forward, &region);
     uint64_t elements = (uint64_t)options->context * shape->head_dim;
-    backend->operations->upload(backend, forward->at.rope_table, forward->rope_table,
+    backend->operations->upload(backend, forward->layers.at.rope_table, forward->rope_table,
                                 elements * sizeof(float));
     return STATUS_OK;
 }
@@ -288,252 +267,8 @@ void forward_map_blocks(struct forward *forward, const struct block_run *run)
     if (forward->step != NULL)
         backend->steps->map_blocks(forward->step, (uint32_t)index, run->blocks, run->count);
     else
-        backend->operations->upload(backend, forward->at.table + index, run->blocks,
+        backend->operations->upload(backend, forward->layers.at.table + index, run->blocks,
                                     run->count * sizeof *run->blocks);
-}
-
-static struct kv_view view_of(const struct forward *forward)
-{
-    return (struct kv_view){
-        .geometry = forward->options.pool->geometry,
-        .pool = forward->options.pool->memory,
-        .table = forward->at.table,
-        .logical_blocks = forward->options.logical_blocks,
-    };
-}
-
-static void norm(const struct forward *forward, const float *input, const float *weight,
-                 uint32_t rows, float *output)
-{
-    const struct model_shape *shape = &forward->options.model->shape;
-    forward->options.backend->operations->rmsnorm(forward->options.backend,
-                                                  &(struct rmsnorm_args){
-                                                      .input = input,
-                                                      .weight = weight,
-                                                      .rows = rows,
-                                                      .columns = shape->width,
-                                                      .epsilon = shape->norm_epsilon,
-                                                      .output = output,
-                                                  });
-}
-
-/* Multiplies with up to three matrices; `input` was rounded before. */
-static void product(const struct forward *forward, const float *input, uint32_t rows,
-                    const struct matmul_part *parts, uint32_t part_count)
-{
-    struct backend *backend = forward->options.backend;
-    struct matmul_args args = {
-        .input = input,
-        .prepared = forward->at.prepared,
-        .rows = rows,
-        .columns = parts[0].matrix->columns,
-        .part_count = part_count,
-    };
-    for (uint32_t i = 0; i < part_count; i++)
-        args.parts[i] = parts[i];
-    backend->operations->matmul(backend, &args);
-}
-
-/* What rows are rounded to for these matrices. */
-static uint32_t forms_for(const struct matmul_part *parts, uint32_t part_count)
-{
-    uint32_t forms = 0;
-    for (uint32_t i = 0; i < part_count; i++)
-        forms |= weight_type_form(parts[i].matrix->type);
-    return forms;
-}
-
-/* Rounds `input` and multiplies it with one matrix. */
-static void multiply(const struct forward *forward, const float *input, uint32_t rows,
-                     const struct matmul_part *part)
-{
-    struct backend *backend = forward->options.backend;
-    const struct prepare_args args = {
-        .input = input,
-        .rows = rows,
-        .columns = part->matrix->columns,
-        .output = forward->at.prepared,
-        .forms = forms_for(part, 1),
-    };
-    backend->operations->prepare(backend, &args);
-    product(forward, input, rows, part, 1);
-}
-
-/* Rows first .. first + count - 1 of the step. */
-struct turn {
-    uint32_t first, count;
-};
-
-static struct row_places places_of(const struct forward *forward, struct turn turn)
-{
-    return (struct row_places){.positions = forward->at.positions + turn.first,
-                               .slots = forward->at.slots + turn.first};
-}
-
-static float *hidden_of(const struct forward *forward, struct turn turn)
-{
-    return forward->at.hidden + (uint64_t)turn.first * forward->options.model->shape.width;
-}
-
-static struct rope_args rotation_of(const struct forward *forward, float *values, struct turn turn,
-                                    uint32_t heads)
-{
-    const struct model_shape *shape = &forward->options.model->shape;
-    return (struct rope_args){
-        .values = values,
-        .positions = forward->at.positions + turn.first,
-        .table = forward->at.rope_table,
-        .rows = turn.count,
-        .heads = heads,
-        .head_dim = shape->head_dim,
-        .rotary_dims = shape->head_dim,
-    };
-}
-
-/* Adds `addend`, which may be NULL, to the residual stream; its norm goes to at->normed, rounded as
- * the matrices ask for. */
-static void norm_for(const struct forward *forward, const float *addend, const float *weight,
-                     struct turn turn, uint32_t forms)
-{
-    const struct model_shape *shape = &forward->options.model->shape;
-    struct backend *backend = forward->options.backend;
-    backend->operations->norm_prepare(backend, &(struct norm_prepare_args){
-                                                   .residual = hidden_of(forward, turn),
-                                                   .addend = addend,
-                                                   .weight = weight,
-                                                   .rows = turn.count,
-                                                   .columns = shape->width,
-                                                   .epsilon = shape->norm_epsilon,
-                                                   .output = forward->at.normed,
-                                                   .prepared = forward->at.prepared,
-                                                   .forms = forms,
-                                               });
-}
-
-static void add_to_hidden(const struct forward *forward, const float *addend, struct turn turn)
-{
-    forward->options.backend->operations->add(forward->options.backend,
-                                              &(struct add_args){
-                                                  .accumulator = hidden_of(forward, turn),
-                                                  .addend = addend,
-                                                  .rows = turn.count,
-                                                  .columns = forward->options.model->shape.width,
-                                              });
-}
-
-/* Keys and values go into the pool before the attention reads it, those of the chunk included. */
-static void place_keys(const struct forward *forward, uint32_t layer_index, struct turn turn)
-{
-    const struct model_shape *shape = &forward->options.model->shape;
-    const struct buffers *at = &forward->at;
-    struct backend *backend = forward->options.backend;
-    const struct rope_write_args args = {
-        .queries = rotation_of(forward, at->q, turn, shape->heads),
-        .keys = rotation_of(forward, at->k, turn, shape->kv_heads),
-        .write =
-            {
-                .keys = at->k,
-                .values = at->v,
-                .places = places_of(forward, turn),
-                .rows = turn.count,
-                .layer = layer_index,
-                .kv = view_of(forward),
-                .row_errors = at->row_errors + turn.first,
-            },
-    };
-    backend->operations->rope_write(backend, &args);
-}
-
-/* Leaves what it adds to the residual stream in at->normed. */
-static void attend(const struct forward *forward, uint32_t layer_index, struct turn turn)
-{
-    const struct step_layer *layer = &forward->options.model->weights.layer[layer_index];
-    const struct buffers *at = &forward->at;
-    struct backend *backend = forward->options.backend;
-    const struct matmul_part inputs[] = {{layer->q, at->q}, {layer->k, at->k}, {layer->v, at->v}};
-    norm_for(forward, NULL, layer->attention_norm, turn, forms_for(inputs, 3));
-    product(forward, at->normed, turn.count, inputs, 3);
-    place_keys(forward, layer_index, turn);
-    backend->operations->attention(backend, &(struct attention_args){
-                                                .queries = at->q,
-                                                .places = places_of(forward, turn),
-                                                .rows = turn.count,
-                                                .layer = layer_index,
-                                                .heads = forward->options.model->shape.heads,
-                                                .kv = view_of(forward),
-                                                .scratch = at->attention_scratch,
-                                                .scratch_bytes = forward->attention_scratch_bytes,
-                                                .output = at->q,
-                                            });
-    const struct matmul_part output = {layer->attention_output, at->normed};
-    multiply(forward, at->q, turn.count, &output);
-}
-
-/* Adds at->normed before its norm, and its own output after its products. */
-static void feed_forward(const struct forward *forward, uint32_t layer_index, struct turn turn)
-{
-    const struct step_layer *layer = &forward->options.model->weights.layer[layer_index];
-    const struct buffers *at = &forward->at;
-    struct backend *backend = forward->options.backend;
-    const struct matmul_part inputs[] = {{layer->gate, at->gate}, {layer->up, at->up}};
-    const struct matmul_part output = {layer->down, at->normed};
-    norm_for(forward, at->normed, layer->ffn_norm, turn, forms_for(inputs, 2));
-    product(forward, at->normed, turn.count, inputs, 2);
-    const struct silu_prepare_args args = {
-        .silu =
-            {
-                .gate = at->gate,
-                .up = at->up,
-                .rows = turn.count,
-                .columns = forward->options.model->shape.ffn_width,
-                .output = at->gate,
-            },
-        .prepared = at->prepared,
-        .forms = forms_for(&output, 1),
-    };
-    backend->operations->silu_prepare(backend, &args);
-    product(forward, at->gate, turn.count, &output, 1);
-    add_to_hidden(forward, at->normed, turn);
-}
-
-/* Turns of equal length, so that the last one is no short rest. */
-static void compute_layer(const struct forward *forward, uint32_t layer, uint32_t rows)
-{
-    uint32_t turns = (rows + forward->layer_rows - 1) / forward->layer_rows;
-    for (uint32_t first = 0; turns > 0; turns--) {
-        struct turn turn = {first, (rows - first + turns - 1) / turns};
-        attend(forward, layer, turn);
-        feed_forward(forward, layer, turn);
-        first += turn.count;
-    }
-}
-
-static enum status compute_layers(struct forward *forward, const struct batch *batch,
-                                  uint32_t *out_errors)
-{
-    const struct forward_options *options = &forward->options;
-    const struct buffers *at = &forward->at;
-    struct backend *backend = options->backend;
-    uint32_t rows = batch->row_count;
-    CHECK(rows > 0 && rows <= options->rows);
-    uint64_t bytes = rows * sizeof(uint32_t);
-    memset(out_errors, 0, bytes);
-    backend->operations->upload(backend, at->tokens, batch->tokens, bytes);
-    backend->operations->upload(backend, at->positions, batch->positions, bytes);
-    backend->operations->upload(backend, at->slots, batch->slots, bytes);
-    backend->operations->upload(backend, at->row_errors, out_errors, bytes);
-    backend->operations->embed(backend, &(struct embed_args){
-                                            .table = options->model->weights.embedding,
-                                            .tokens = at->tokens,
-                                            .rows = rows,
-                                            .output = at->hidden,
-                                        });
-    for (uint32_t layer = 0; layer < options->model->shape.layers; layer++) {
-        compute_layer(forward, layer, rows);
-        if (options->progress != NULL)
-            options->progress(options->progress_context, layer + 1);
-    }
-    return backend->operations->download(backend, out_errors, at->row_errors, bytes);
 }
 
 /* Logits of samples first .. first + count - 1 of the batch into the turn's buffer. */
@@ -541,7 +276,7 @@ static void compute_logits(const struct forward *forward, const struct batch *ba
                            uint32_t count)
 {
     const struct model *model = forward->options.model;
-    const struct buffers *at = &forward->at;
+    const struct buffers *at = &forward->layers.at;
     struct backend *backend = forward->options.backend;
     CHECK(count <= forward->turn_rows);
     backend->operations->upload(backend, at->sample_rows, batch->sample_rows + first,
@@ -553,16 +288,17 @@ static void compute_logits(const struct forward *forward, const struct batch *ba
                                              .columns = model->shape.width,
                                              .output = at->sample_hidden,
                                          });
-    norm(forward, at->sample_hidden, model->weights.output_norm, count, at->sample_hidden);
+    layers_norm(&forward->layers, at->sample_hidden, model->weights.output_norm, count,
+                at->sample_hidden);
     const struct matmul_part output = {model->weights.output, at->logits};
-    multiply(forward, at->sample_hidden, count, &output);
+    layers_multiply(&forward->layers, at->sample_hidden, count, &output);
 }
 
 static enum status sample_turn(const struct forward *forward, const struct batch *batch,
                                uint32_t first, uint32_t count, struct step_sample *out_samples)
 {
     const struct model_shape *shape = &forward->options.model->shape;
-    const struct buffers *at = &forward->at;
+    const struct buffers *at = &forward->layers.at;
     struct backend *backend = forward->options.backend;
     const struct backend_operations *operations = backend->operations;
     uint32_t tokens[SAMPLE_TURN_ROWS], errors[SAMPLE_TURN_ROWS] = {0};
@@ -646,7 +382,7 @@ enum status forward_begin(struct forward *forward, const struct batch *batch)
     }
     forward->row_count = batch->row_count;
     forward->sample_count = batch->sample_count;
-    enum status status = compute_layers(forward, batch, forward->errors);
+    enum status status = layers_compute(&forward->layers, batch, forward->errors);
     return status == STATUS_OK ? compute_samples(forward, batch, forward->samples) : status;
 }
 
@@ -687,9 +423,9 @@ enum status forward_logits(struct forward *forward, const struct batch *batch, u
         uint32_t left = count - done;
         uint32_t turn = left < forward->turn_rows ? left : forward->turn_rows;
         compute_logits(forward, batch, first + done, turn);
-        enum status status =
-            backend->operations->download(backend, out_logits + done * columns, forward->at.logits,
-                                          turn * columns * sizeof *out_logits);
+        enum status status = backend->operations->download(backend, out_logits + done * columns,
+                                                           forward->layers.at.logits,
+                                                           turn * columns * sizeof *out_logits);
         if (status != STATUS_OK)
             return status;
         done += turn;

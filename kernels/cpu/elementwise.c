@@ -21,7 +21,7 @@ static void embed_rows(const void *context, uint32_t begin, uint32_t end)
 void cpu_embed(struct backend *backend, const struct embed_args *args)
 {
     pool_run(cpu_backend_of(backend)->pool, embed_rows, args, args->rows,
-             pool_row_grain(args->table->columns));
+             pool_row_grain(cpu_backend_of(backend)->pool, args->rows, args->table->columns));
 }
 
 void cpu_gather(struct backend *backend, const struct gather_args *args)
@@ -45,7 +45,7 @@ static void add_rows(const void *context, uint32_t begin, uint32_t end)
 void cpu_add(struct backend *backend, const struct add_args *args)
 {
     pool_run(cpu_backend_of(backend)->pool, add_rows, args, args->rows,
-             pool_row_grain(args->columns));
+             pool_row_grain(cpu_backend_of(backend)->pool, args->rows, args->columns));
 }
 
 static void hash_rows(const void *context, uint32_t begin, uint32_t end)
@@ -60,5 +60,5 @@ static void hash_rows(const void *context, uint32_t begin, uint32_t end)
 void cpu_hash(struct backend *backend, const struct hash_args *args)
 {
     pool_run(cpu_backend_of(backend)->pool, hash_rows, args, args->rows,
-             pool_row_grain(args->columns));
+             pool_row_grain(cpu_backend_of(backend)->pool, args->rows, args->columns));
 }

@@ -17,6 +17,8 @@ struct prepared_row {
     int32_t *sum;      /* [block] sum of q */
 };
 
+struct fetch_walk;
+
 /* One panel of 16 weight rows, or two that follow each other, times a few activation rows. */
 struct matmul_share {
     uint32_t columns;        /* of BF16 weights: bf16_columns() of them */
@@ -30,6 +32,7 @@ struct matmul_share {
     float *output;           /* one panel: [row][16]; two: [row][output_stride], the second panel's
                                 16 columns behind the first's */
     uint64_t output_stride;  /* floats; 16 for one panel */
+    struct fetch_walk *walk; /* to be walked while the products are made, or NULL (fetch.h) */
 };
 
 enum { MATMUL_TILE_ROWS = 128, MATMUL_FEW_ROWS = 3 };

@@ -6,6 +6,8 @@
 #include "common/check.h"
 #include "common/float16.h"
 
+enum { LINE_BYTES = 64 };
+
 bool kv_write_row_plain(const struct kv_row_share *share)
 {
     bool finite = true;
@@ -29,17 +31,33 @@ struct kv_write_job {
     const struct cpu_kernels *kernels;
 };
 
+static uint8_t *block_of(const struct kv_write_args *args, uint32_t row)
+{
+    const struct kv_geometry *g = &args->kv.geometry;
+    uint32_t logical = kv_logical_block(g, args->places.positions[row]);
+    int32_t block = args->kv.table[kv_table_index(g, args->kv.logical_blocks,
+                                                  args->places.slots[row], args->layer, logical)];
+    CHECK(block >= 0);
+    return (uint8_t *)args->kv.pool + kv_block_offset(g, (uint32_t)block);
+}
+
+/* The key of a row touches most lines of its block's K. Rows of a chunk share them. */
+void kv_write_fetch(const struct kv_write_args *args, uint32_t row)
+{
+    const uint8_t *block = block_of(args, row);
+    if (row > 0 && block == block_of(args, row - 1))
+        return;
+    for (uint64_t at = 0; at < kv_v_offset(&args->kv.geometry); at += LINE_BYTES)
+        __builtin_prefetch(block + at, 1);
+}
+
 /* Writes K and V of one row; false where a value does not fit the pool's type. */
 static bool write_row(const struct cpu_kernels *kernels, const struct kv_write_args *args,
                       uint32_t row)
 {
     const struct kv_geometry *g = &args->kv.geometry;
-    uint32_t position = args->places.positions[row];
-    uint32_t token = kv_token_in_block(g, position);
-    int32_t block =
-        args->kv.table[kv_table_index(g, args->kv.logical_blocks, args->places.slots[row],
-                                      args->layer, kv_logical_block(g, position))];
-    CHECK(block >= 0);
+    uint32_t token = kv_token_in_block(g, args->places.positions[row]);
+    uint8_t *block = block_of(args, row);
     bool finite = true;
     for (uint32_t head = 0; head < g->kv_heads; head++) {
         uint64_t input = (uint64_t)row * kv_dim(g) + head * g->head_dim;
@@ -47,12 +65,12 @@ static bool write_row(const struct cpu_kernels *kernels, const struct kv_write_a
         uint32_t element_bytes = kv_element_bytes(g);
         share.input = args->keys + input;
         share.stride = kv_k_element(g, token, 1) - kv_k_element(g, token, 0);
-        share.output = (uint8_t *)args->kv.pool + kv_k_head_offset(g, (uint32_t)block, head) +
+        share.output = block + kv_k_head_offset(g, 0, head) +
                        (uint64_t)kv_k_element(g, token, 0) * element_bytes;
         finite = kernels->kv_write_row(&share) && finite;
         share.input = args->values + input;
         share.stride = 1;
-        share.output = (uint8_t *)args->kv.pool + kv_v_head_offset(g, (uint32_t)block, head) +
+        share.output = block + kv_v_head_offset(g, 0, head) +
                        (uint64_t)kv_v_element(g, token, 0) * element_bytes;
         finite = kernels->kv_write_row(&share) && finite;
     }
@@ -84,5 +102,5 @@ void cpu_kv_write(struct backend *backend, const struct kv_write_args *args)
     struct kv_write_job job = {args, cpu->kernels};
     kv_write_check(args);
     pool_run(cpu->pool, kv_write_rows, &job, args->rows,
-             pool_row_grain(2 * kv_dim(&args->kv.geometry)));
+             pool_row_grain(cpu->pool, args->rows, 2 * kv_dim(&args->kv.geometry)));
 }

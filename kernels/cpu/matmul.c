@@ -3,6 +3,7 @@
  * read from memory once. Each output is one chain over k ascending, so neither tiles nor shares can
  * change a bit. */
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/matrix.h"
 #include "kernels/cpu/prepared.h"
 
@@ -28,6 +29,8 @@ struct matmul_job {
     uint32_t tile_rows; /* of all tiles but the last */
     uint32_t items, shares;
     uint32_t stretches, stretch_shares; /* shares = stretches x stretch_shares */
+    const uint8_t *const *pieces;       /* to fetch meanwhile, dealt to the items in order */
+    uint32_t piece_count, piece_bytes;
 };
 
 /* Copies a panel's columns of the tile, 16 or what the matrix has left of them. */
@@ -53,14 +56,16 @@ static void take_bf16_rows(const struct matmul_job *job, uint32_t first_row,
     share->pairs = (const uint32_t *)rows;
 }
 
-/* Panels panel .. panel + panels - 1 of a part for the tile that starts at `first_row`. Pairs write
+/* The unit that begins at `panel` for the tile that starts at `first_row`. Pairs write
  * to their place; the kernels of one panel, which keep their chains in memory, to a tile in the L1
  * cache. */
 static void multiply_panels(const struct matmul_job *job, const struct matmul_part *part,
-                            uint32_t panel, uint32_t panels, uint32_t first_row)
+                            uint32_t panel, uint32_t first_row, struct fetch_walk *walk)
 {
     const struct matmul_args *args = job->args;
     const struct matrix *matrix = part->matrix;
+    uint32_t panels = panel_count(matrix) - panel;
+    panels = panels < UNIT_PANELS ? panels : UNIT_PANELS;
     _Alignas(64) float tile[MATMUL_TILE_ROWS * PANEL_ROWS];
     float *output = part->output + (uint64_t)first_row * matrix->rows;
     uint32_t rows_left = args->rows - first_row, column = panel * PANEL_ROWS;
@@ -70,6 +75,7 @@ static void multiply_panels(const struct matmul_job *job, const struct matmul_pa
         .panel_bytes = panel_bytes(matrix),
         .input = args->input + (uint64_t)first_row * args->columns,
         .prepared = (const uint8_t *)args->prepared + first_row * prepared_row_bytes(args->columns),
+        .walk = walk->pieces > 0 ? walk : NULL,
     };
     if (matrix->type == WEIGHT_TYPE_BF16)
         take_bf16_rows(job, first_row, &share);
@@ -91,6 +97,16 @@ static void multiply_panels(const struct matmul_job *job, const struct matmul_pa
     }
 }
 
+/* The pieces that fall to an item. */
+static struct fetch_walk walk_of(const struct matmul_job *job, uint32_t item)
+{
+    uint64_t first = (uint64_t)job->piece_count * item / job->items;
+    uint64_t last = (uint64_t)job->piece_count * (item + 1) / job->items;
+    return (struct fetch_walk){.piece = job->pieces + first,
+                               .pieces = (uint32_t)(last - first),
+                               .piece_bytes = job->piece_bytes};
+}
+
 static uint32_t unit_count(const struct matrix *matrix)
 {
     return (panel_count(matrix) + UNIT_PANELS - 1) / UNIT_PANELS;
@@ -103,11 +119,9 @@ static void multiply_items(const struct matmul_job *job, uint32_t begin, uint32_
         uint32_t unit = item % job->units, part = 0;
         while (unit >= unit_count(job->args->parts[part].matrix))
             unit -= unit_count(job->args->parts[part++].matrix);
-        uint32_t panel = unit * UNIT_PANELS;
-        uint32_t left = panel_count(job->args->parts[part].matrix) - panel;
-        multiply_panels(job, &job->args->parts[part], panel,
-                        left < UNIT_PANELS ? left : UNIT_PANELS,
-                        item / job->units * job->tile_rows);
+        struct fetch_walk walk = walk_of(job, item);
+        multiply_panels(job, &job->args->parts[part], unit * UNIT_PANELS,
+                        item / job->units * job->tile_rows, &walk);
     }
 }
 
@@ -170,6 +184,21 @@ static void cut_shares(struct matmul_job *job, uint32_t threads)
     job->shares = job->stretches * job->stretch_shares;
 }
 
+/* Few rows keep the memory busy on their own. */
+static void list_pieces(struct matmul_job *job, const uint8_t **pieces)
+{
+    const struct matmul_args *args = job->args;
+    if (args->soon == NULL || args->rows <= MATMUL_FEW_ROWS)
+        return;
+    CHECK(args->soon_from <= args->soon_to && args->soon_to <= PART_WHOLE);
+    uint64_t count = fetch_count(args->soon);
+    uint64_t first = count * args->soon_from / PART_WHOLE;
+    uint64_t last = count * args->soon_to / PART_WHOLE;
+    job->pieces = pieces;
+    job->piece_bytes = (uint32_t)kv_block_bytes(&args->soon->kv.geometry);
+    job->piece_count = fetch_list(args->soon, (uint32_t)first, (uint32_t)(last - first), pieces);
+}
+
 void cpu_matmul(struct backend *backend, const struct matmul_args *args)
 {
     struct cpu_backend *cpu = cpu_backend_of(backend);
@@ -188,5 +217,7 @@ void cpu_matmul(struct backend *backend, const struct matmul_args *args)
     job.tiles = (args->rows + job.tile_rows - 1) / job.tile_rows;
     job.items = job.units * job.tiles;
     cut_shares(&job, pool_threads(cpu->pool));
+    const uint8_t *pieces[FETCH_PIECES_MAX];
+    list_pieces(&job, pieces);
     pool_run(cpu->pool, matmul_shares, &job, job.shares, 1);
 }

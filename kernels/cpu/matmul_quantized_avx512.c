@@ -5,6 +5,7 @@
  * and nothing but the result written. Two panels at a time share every broadcast: without that the
  * loads are the limit and not the products. */
 #include "kernels/cpu/avx512.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/matrix.h"
 #include "kernels/cpu/prepared.h"
 #include "kernels/cpu/simd_avx512.h"
@@ -57,6 +58,8 @@ ALWAYS_INLINE __m512i unpack_pair(__m512i words, const uint32_t j, const uint32_
 {
     if (type == WEIGHT_TYPE_Q8_0)
         return _mm512_srai_epi16(j == 0 ? _mm512_slli_epi16(words, 8) : words, 8);
+    if (j == 3) /* the last one needs no mask */
+        return _mm512_srli_epi16(words, 12);
     return _mm512_and_si512(_mm512_srli_epi32(words, 4 * j), _mm512_set1_epi32(0x000F000F));
 }
 
@@ -65,7 +68,6 @@ ALWAYS_INLINE __m512i broadcast_pair(const int16_t *q)
     int32_t both;
     __builtin_memcpy(&both, q, sizeof both);
     __m512i pair = _mm512_set1_epi32(both);
-    PIN(pair);
     return pair;
 }
 
@@ -139,9 +141,10 @@ struct tile {
     const void *panel[PANELS];
     uint32_t blocks;
     struct prepared_row rows[ROWS_TOGETHER];
-    uint64_t ahead;       /* bytes from a block to the one to prefetch */
-    uint32_t turn, turns; /* blocks turn, turn + turns, ... are prefetched by this tile */
-    float *output;        /* [row][output_stride] */
+    uint64_t ahead;          /* bytes from a block to the one to prefetch */
+    uint32_t turn, turns;    /* blocks turn, turn + turns, ... are prefetched by this tile */
+    struct fetch_walk *walk; /* or NULL */
+    float *output;           /* [row][output_stride] */
     uint64_t output_stride;
 };
 
@@ -175,6 +178,8 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const struct form form
                 prefetch_block(&blocks[p], tile->ahead, form.type);
         }
         prefetched += index == prefetched ? tile->turns : 0;
+        if (form.panels == PANELS && tile->walk != NULL)
+            fetch_step(tile->walk);
 #pragma GCC unroll 6
         for (uint32_t r = 0; r < form.rows; r++) {
             int32_t start =
@@ -234,9 +239,12 @@ ALWAYS_INLINE void multiply(const void *panel, const struct matmul_share *share,
         .ahead = panels == 1 ? PREFETCH_BYTES : panels * share->panel_bytes,
         .output = share->output,
         .output_stride = share->output_stride,
+        .walk = share->walk,
     };
     const uint32_t together = panels == 1 ? ROWS_ALONE : ROWS_TOGETHER;
     tile.turns = (share->rows + together - 1) / together;
+    if (tile.walk != NULL)
+        fetch_pace(tile.walk, (uint64_t)tile.turns * tile.blocks);
     for (uint32_t p = 0; p < panels; p++)
         tile.panel[p] = (const uint8_t *)panel + p * share->panel_bytes;
     for (uint32_t row = 0; row < share->rows;) {

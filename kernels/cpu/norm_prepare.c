@@ -33,5 +33,6 @@ void cpu_norm_prepare(struct backend *backend, const struct norm_prepare_args *a
         cpu->kernels,
     };
     prepare_check(&job.prepare);
-    pool_run(cpu->pool, norm_prepare_rows, &job, args->rows, pool_row_grain(args->columns));
+    pool_run(cpu->pool, norm_prepare_rows, &job, args->rows,
+             pool_row_grain(cpu->pool, args->rows, args->columns));
 }

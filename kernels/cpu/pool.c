@@ -13,9 +13,9 @@
 enum {
     CACHE_LINE_BYTES = 64,
     SPIN_TURNS = 2000, /* of one pause each: 20 to 80 us, longer than the serial parts of a step */
-    SHARE_ELEMENTS =
-        4096, /* about a microsecond of elementwise work: ten times what a share costs */
-    MXCSR_DEFAULT = 0x1F80,      /* all exceptions masked, nearest even, no FTZ, no DAZ */
+    SHARE_ELEMENTS = 1024,  /* some 0.4 us of elementwise work: several times what a share costs */
+    SHARES_PER_THREAD = 4,  /* of rows, where there are many: neighbours write the same lines */
+    MXCSR_DEFAULT = 0x1F80, /* all exceptions masked, nearest even, no FTZ, no DAZ */
     MXCSR_CONTROL_MASK = 0xFFC0, /* without the sticky exception bits */
 };
 
@@ -180,9 +180,11 @@ void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t i
     wait_for_the_rest(pool);
 }
 
-uint32_t pool_row_grain(uint32_t columns)
+uint32_t pool_row_grain(const struct pool *pool, uint32_t rows, uint32_t columns)
 {
-    return columns >= SHARE_ELEMENTS ? 1 : SHARE_ELEMENTS / (columns + 1) + 1;
+    uint32_t least = columns >= SHARE_ELEMENTS ? 1 : SHARE_ELEMENTS / (columns + 1) + 1;
+    uint32_t even = rows / (pool->threads * SHARES_PER_THREAD);
+    return even > least ? even : least;
 }
 
 /* Signals are the business of the thread that opened the pool. */

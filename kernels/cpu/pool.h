@@ -38,8 +38,9 @@ void pool_pin(struct pool *pool, const uint32_t *processors, uint32_t count);
 void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t items,
               uint32_t grain);
 
-/* Rows of `columns` elements that make a share worth handing out, for elementwise operations. */
-uint32_t pool_row_grain(uint32_t columns);
+/* Rows of a share for elementwise operations on `rows` rows of `columns` elements: worth handing
+ * out, and no more shares than even out. */
+uint32_t pool_row_grain(const struct pool *pool, uint32_t rows, uint32_t columns);
 
 /* The floating-point environment of the arithmetic: round to nearest even, no flush to zero,
  * denormals kept, exceptions masked. pool_run() checks it in every thread that takes a share. */

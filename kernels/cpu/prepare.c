@@ -101,5 +101,6 @@ void cpu_prepare(struct backend *backend, const struct prepare_args *args)
     prepare_check(args);
     struct cpu_backend *cpu = cpu_backend_of(backend);
     struct prepare_job job = {args, cpu->kernels};
-    pool_run(cpu->pool, prepare_rows, &job, args->rows, pool_row_grain(args->columns));
+    pool_run(cpu->pool, prepare_rows, &job, args->rows,
+             pool_row_grain(cpu->pool, args->rows, args->columns));
 }

@@ -42,5 +42,6 @@ void cpu_rmsnorm(struct backend *backend, const struct rmsnorm_args *args)
 {
     struct cpu_backend *cpu = cpu_backend_of(backend);
     struct rmsnorm_job job = {args, cpu->kernels};
-    pool_run(cpu->pool, rmsnorm_rows, &job, args->rows, pool_row_grain(args->columns));
+    pool_run(cpu->pool, rmsnorm_rows, &job, args->rows,
+             pool_row_grain(cpu->pool, args->rows, args->columns));
 }

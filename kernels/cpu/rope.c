@@ -28,6 +28,7 @@ static void rope_rows(const void *context, uint32_t begin, uint32_t end)
 
 void cpu_rope(struct backend *backend, const struct rope_args *args)
 {
-    pool_run(cpu_backend_of(backend)->pool, rope_rows, args, args->rows,
-             pool_row_grain(args->heads * args->head_dim));
+    pool_run(
+        cpu_backend_of(backend)->pool, rope_rows, args, args->rows,
+        pool_row_grain(cpu_backend_of(backend)->pool, args->rows, args->heads * args->head_dim));
 }

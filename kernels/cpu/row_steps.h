@@ -11,8 +11,10 @@ void rope_row(const struct rope_args *args, uint32_t row);
 void prepare_row(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row);
 void prepare_check(const struct prepare_args *args);
 
-/* kv_write.c: the shape that the CPU writes, and one row with its error. */
+/* kv_write.c: the shape that the CPU writes; what a row will write fetched into the cache; one row
+ * with its error. */
 void kv_write_check(const struct kv_write_args *args);
+void kv_write_fetch(const struct kv_write_args *args, uint32_t row);
 void kv_write_row(const struct cpu_kernels *kernels, const struct kv_write_args *args,
                   uint32_t row);
 

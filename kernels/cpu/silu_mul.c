@@ -30,5 +30,6 @@ void cpu_silu_mul(struct backend *backend, const struct silu_mul_args *args)
 {
     struct cpu_backend *cpu = cpu_backend_of(backend);
     struct silu_mul_job job = {args, cpu->kernels};
-    pool_run(cpu->pool, silu_mul_rows, &job, args->rows, pool_row_grain(args->columns));
+    pool_run(cpu->pool, silu_mul_rows, &job, args->rows,
+             pool_row_grain(cpu->pool, args->rows, args->columns));
 }

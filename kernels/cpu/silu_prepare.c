@@ -30,5 +30,6 @@ void cpu_silu_prepare(struct backend *backend, const struct silu_prepare_args *a
         cpu->kernels,
     };
     prepare_check(&job.prepare);
-    pool_run(cpu->pool, silu_prepare_rows, &job, silu->rows, pool_row_grain(silu->columns));
+    pool_run(cpu->pool, silu_prepare_rows, &job, silu->rows,
+             pool_row_grain(cpu->pool, silu->rows, silu->columns));
 }

@@ -9,7 +9,8 @@
  * b8, b32    8 and 32 streams, each with a prompt of 128: 64 steps of that many rows
  * probe      what the machine reads and multiplies at most
  * costs      bytes of weights that a step reads, products of a token, those of lm_head and, for
- *            each key it sees, of attention; bytes of keys and values of a position
+ *            each key it sees, of attention; bytes of keys and values of a position; the form of
+ *            activations that the weights take (enum activation_form)
  * --profile prints the time of each operation under its workload.
  * --busy=N starts N processes that do nothing but compute, for as long as the benchmark runs. */
 #include "bench/probe.h"
@@ -51,6 +52,7 @@ struct bench {
     struct batch batch;
     uint32_t chunk, kv_type, busy;
     bool profile;
+    uint32_t mapped[SLOTS], dealt; /* logical blocks of a slot; physical ones in all */
     pid_t busy_pids[BUSY_MAX];
     uint32_t errors[ROWS];
 };
@@ -84,17 +86,30 @@ static void open_bench(struct bench *bench, const char *path)
     CHECK(kv_pool_open(bench->backend, &geometry, pool_bytes, &bench->pool, why) == STATUS_OK);
     CHECK(forward_open(&forward, &bench->forward, why) == STATUS_OK);
     CHECK(batch_init(&bench->batch, ROWS, SLOTS) == STATUS_OK);
-    for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        for (uint32_t layer = 0; layer < shape->layers; layer++) {
-            int32_t blocks[CONTEXT];
-            for (uint32_t i = 0; i < logical; i++)
-                blocks[i] = (int32_t)((slot * logical + i) * shape->layers + layer);
-            forward_map_blocks(bench->forward, &(struct block_run){.slot = slot,
-                                                                   .layer = layer,
-                                                                   .count = logical,
-                                                                   .blocks = blocks});
+}
+
+/* Blocks are dealt as the coordinator does it: when a position needs them, one for each layer, in
+ * the order of the steps. */
+static void deal_blocks(struct bench *bench, uint32_t slot, uint32_t positions)
+{
+    const struct kv_geometry *g = &bench->pool.geometry;
+    for (; bench->mapped[slot] < kv_blocks_for(g, positions); bench->mapped[slot]++) {
+        for (uint32_t layer = 0; layer < g->layers; layer++) {
+            int32_t block = (int32_t)bench->dealt++;
+            forward_map_blocks(bench->forward,
+                               &(struct block_run){.slot = slot,
+                                                   .layer = layer,
+                                                   .first_logical = bench->mapped[slot],
+                                                   .count = 1,
+                                                   .blocks = &block});
         }
     }
+}
+
+static void take_back_blocks(struct bench *bench)
+{
+    bench->dealt = 0;
+    memset(bench->mapped, 0, sizeof bench->mapped);
 }
 
 /* One step of the filled batch; seconds. */
@@ -114,6 +129,7 @@ static void add_tokens(struct bench *bench, uint32_t slot, uint32_t first, uint3
     uint32_t tokens[ROWS], vocabulary = bench->model.shape.tokens;
     for (uint32_t i = 0; i < count; i++)
         tokens[i] = (slot * 7919 + (first + i) * 104729) % vocabulary;
+    deal_blocks(bench, slot, first + count);
     batch_add_rows(&bench->batch, slot, first, tokens, count);
     batch_add_sample(&bench->batch, &greedy);
 }
@@ -158,6 +174,7 @@ static void bench_streams(struct bench *bench, const char *what, uint32_t stream
                           uint32_t steps)
 {
     double seconds[STEPS_MAX];
+    take_back_blocks(bench);
     for (uint32_t slot = 0; slot < streams; slot++)
         run_prompt(bench, slot, context);
     profile_clear();
@@ -193,15 +210,14 @@ static void print_costs(const struct bench *bench)
     }
     uint64_t head = (uint64_t)weights->output->rows * weights->output->columns;
     uint64_t attention = UINT64_C(2) * shape->layers * shape->heads * shape->head_dim;
-    printf("costs bytes=%llu macs=%llu head_macs=%llu attention_macs=%llu kv_bytes=%llu "
-           "vocabulary=%u float=%d head_float=%d\n",
-           (unsigned long long)(bytes + weights->output->bytes),
-           (unsigned long long)(products + head), (unsigned long long)head,
-           (unsigned long long)attention,
-           (unsigned long long)(shape->layers * kv_block_bytes(&bench->pool.geometry) /
-                                bench->pool.geometry.block_tokens),
-           shape->tokens, weight_type_is_float(layer->q->type),
-           weight_type_is_float(weights->output->type));
+    printf(
+        "costs bytes=%llu macs=%llu head_macs=%llu attention_macs=%llu kv_bytes=%llu "
+        "vocabulary=%u form=%u head_form=%u\n",
+        (unsigned long long)(bytes + weights->output->bytes), (unsigned long long)(products + head),
+        (unsigned long long)head, (unsigned long long)attention,
+        (unsigned long long)(shape->layers * kv_block_bytes(&bench->pool.geometry) /
+                             bench->pool.geometry.block_tokens),
+        shape->tokens, weight_type_form(layer->q->type), weight_type_form(weights->output->type));
 }
 
 /* false: not a workload, or beyond the limits of this program. */
@@ -220,6 +236,7 @@ static bool run_workload(struct bench *bench, const char *text)
         return false;
     if (workload.kind == WORKLOAD_PROMPT && workload.count <= CONTEXT) {
         profile_clear();
+        take_back_blocks(bench);
         double seconds = run_prompt(bench, 0, workload.count);
         print_rate(bench, text, &seconds, 1, workload.count);
     } else if (workload.kind == WORKLOAD_STREAM && workload.count <= STEPS_MAX &&

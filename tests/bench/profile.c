@@ -52,8 +52,8 @@ static void timed_matmul(struct backend *backend, const struct matmul_args *args
 #define TIMED_OPERATIONS(X)                                                                        \
     X(embed)                                                                                       \
     X(gather)                                                                                      \
-    X(rmsnorm) X(prepare) X(attention) X(add) X(norm_prepare) X(silu_prepare) X(rope_write)        \
-        X(sample)
+    X(rmsnorm)                                                                                     \
+    X(prepare) X(attention) X(add) X(norm_prepare) X(silu_prepare) X(rope_write) X(sample)
 
 #define TIMED_FUNCTION(operation)                                                                  \
     static void timed_##operation(struct backend *backend, const struct operation##_args *args)    \

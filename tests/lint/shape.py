@@ -82,6 +82,7 @@ COVERED_ELSEWHERE = {
     "worker/engine": "tests/integration/start_test.py",
     "worker/fault_points": "tests/integration/restart_test.py",
     "worker/heartbeat": "tests/integration/restart_test.py",
+    "worker/layers": "tests/unit/worker/forward_test.c",
     "worker/main": "tests/integration/start_test.py",
     "worker/service": "tests/integration/restart_test.py",
 }
