@@ -39,12 +39,11 @@ enum status backend_open(const struct backend_options *options, struct backend *
     if (options->kind != BACKEND_CPU) {
         struct reason device;
         enum status status = open_cuda(options, out_backend, reason_init(&device));
-        if (status != STATUS_OK)
-            text_set(why, "%s", device.storage);
-        if (status == STATUS_NOT_FOUND && options->kind == BACKEND_CUDA)
-            return STATUS_UNSUPPORTED;
-        if (status != STATUS_NOT_FOUND)
-            return status;
+        if (status != STATUS_NOT_FOUND || options->kind == BACKEND_CUDA) {
+            if (status != STATUS_OK)
+                text_set(why, "%s", device.storage);
+            return status == STATUS_NOT_FOUND ? STATUS_UNSUPPORTED : status;
+        }
         log_warn("device_left_out", "effect=\"the CPU computes\" why=\"%s\"", device.storage);
     }
     return cpu_open(options, out_backend, why);

@@ -94,6 +94,27 @@ static void arithmetic_names_version_and_pool(void **state)
     backend_close(NULL);
 }
 
+/* Where CUDA was asked for and cannot be had the reason is told; otherwise the CPU computes. */
+static void without_a_device_the_cpu_computes(void **state)
+{
+    (void)state;
+    struct backend_options options = {.kind = BACKEND_CUDA, .threads = 1};
+    struct backend *backend = NULL;
+    struct reason reason;
+    if (backend_open(&options, &backend, reason_init(&reason)) == STATUS_OK) {
+        assert_int_equal(backend->kind, BACKEND_CUDA);
+        backend_close(backend);
+        skip(); /* this machine has one */
+    }
+    assert_null(backend);
+    assert_non_null(strstr(reason.storage, "CUDA"));
+    options.kind = BACKEND_AUTO;
+    assert_int_equal(backend_open(&options, &backend, reason_init(&reason)), STATUS_OK);
+    assert_int_equal(backend->kind, BACKEND_CPU);
+    assert_int_equal(reason.text.length, 0);
+    backend_close(backend);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -101,6 +122,7 @@ int main(void)
         cmocka_unit_test(threads_are_as_asked),
         cmocka_unit_test(pinned_threads_leave_the_caller_alone),
         cmocka_unit_test(arithmetic_names_version_and_pool),
+        cmocka_unit_test(without_a_device_the_cpu_computes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
