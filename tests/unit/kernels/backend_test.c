@@ -104,7 +104,7 @@ static void without_a_device_the_cpu_computes(void **state)
     if (backend_open(&options, &backend, reason_init(&reason)) == STATUS_OK) {
         assert_int_equal(backend->kind, BACKEND_CUDA);
         backend_close(backend);
-        skip(); /* this machine has one */
+        return; /* this machine has one */
     }
     assert_null(backend);
     assert_non_null(strstr(reason.storage, "CUDA"));
