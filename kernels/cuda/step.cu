@@ -211,6 +211,11 @@ static enum status check_model(const struct step_options *options, struct text *
         text_set(why, "the CUDA backend keeps keys and values in bf16: give --kv-type bf16");
         return STATUS_UNSUPPORTED;
     }
+    const uint32_t block_tokens = options->geometry.block_tokens;
+    if ((block_tokens & (block_tokens - 1)) != 0) {
+        text_set(why, "--block-tokens %u: the CUDA backend needs a power of two", block_tokens);
+        return STATUS_UNSUPPORTED;
+    }
     if (model->head_dim != 64 && model->head_dim != 128) {
         text_set(why, "head_dim %u: the CUDA backend has attention for 64 and 128",
                  model->head_dim);

@@ -169,10 +169,10 @@ static inline void world_open(struct step_world *world, const struct step_shape 
     world_weights(world);
 }
 
-static inline void world_start(struct step_world *world, uint32_t rows, bool hash_logits)
+static inline struct step_options world_options(const struct step_world *world, uint32_t rows,
+                                                bool hash_logits)
 {
-    struct reason reason;
-    const struct step_options options = {
+    return (struct step_options){
         .model = world->model,
         .geometry = world->geometry,
         .pool = world->pool,
@@ -185,6 +185,12 @@ static inline void world_start(struct step_world *world, uint32_t rows, bool has
         .separate_kernels = world->separate_kernels,
         .planted = world->planted,
     };
+}
+
+static inline void world_start(struct step_world *world, uint32_t rows, bool hash_logits)
+{
+    struct reason reason;
+    const struct step_options options = world_options(world, rows, hash_logits);
     if (world->step != NULL)
         world->backend->steps->close(world->step);
     world_must(

@@ -212,6 +212,19 @@ static void test_flight(struct step_world *world)
     expect(different == 0, "tokens in flight differ:", different);
 }
 
+/* Blocks that no kernel can cut tiles from are refused by name. */
+static void test_refusal(struct step_world *world)
+{
+    struct reason reason;
+    struct step *none = NULL;
+    struct step_options options = world_options(world, 64, false);
+    options.geometry.block_tokens = 24;
+    enum status status =
+        world->backend->steps->open(world->backend, &options, &none, reason_init(&reason));
+    expect(status == STATUS_UNSUPPORTED && none == NULL && strstr(reason.storage, "24") != NULL,
+           "refused, blocks of", options.geometry.block_tokens);
+}
+
 /* A prompt, a few decode steps of several rows, a mixed step. */
 static void test_least(const struct step_shape *shape)
 {
@@ -233,6 +246,7 @@ static void test_least(const struct step_shape *shape)
         batch_run(&world, &batch, samples);
     }
     expect(samples[0].errors == 0 && samples[1].errors == 0, "errors", samples[0].errors);
+    test_refusal(&world);
     world_close(&world);
 }
 
@@ -257,6 +271,7 @@ static void test_shape(const struct step_shape *shape)
     test_persistent(&world, shape->width >= 1024);
     world_start(&world, ROWS, false);
     test_flight(&world);
+    test_refusal(&world);
     world_close(&world);
 }
 
