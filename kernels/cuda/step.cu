@@ -3,7 +3,7 @@
  * The host writes an order into pinned memory and launches; the first kernel of the step reads it,
  * the last one writes the answer and the step's number into pinned memory, where the host looks for
  * it. A step whose rows are all sampled decodes is one launch of a graph that was captured at start
- * for its number of rows, rounded up; up to 8 rows it holds the persistent step. Two orders alternate, so the second step can begin while the
+ * for its number of rows, rounded up; up to 4 rows it holds the persistent step. Two orders alternate, so the second step can begin while the
  * first runs. */
 #include "kernels/cuda/step_state.h"
 

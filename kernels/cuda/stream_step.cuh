@@ -1,6 +1,6 @@
 /* The kernel of the persistent step; instances in stream_rows_<n>.cu.
  *
- * One CTA per multiprocessor, for all layers and the logits of a step of up to 8 rows. A CTA owns
+ * One CTA per multiprocessor, for all layers and the logits of a step of up to 4 rows. A CTA owns
  * the same row groups of every product (stream.h) and three kinds of warps: a producer that streams
  * its weights into a ring without ever looking at a dependency (stream_producer.cuh), chain warps
  * that run the products (stream_chain.cuh), and staging warps that wait for the other CTAs' outputs
@@ -15,7 +15,7 @@
  * output that everybody needs to get there, with a fence between; readers fence between what they
  * saw and their next look.
  *
- * Shared memory: ring of 16 KB slots (6 to 13), the operand, barriers: all there is. 544 threads.
+ * Shared memory: ring of 16 KB slots (10 to 13), the operand, barriers: all there is. 544 threads.
  * Bytes moved: weights, keys and values once; limit 4.55 TB/s. */
 #ifndef TANDEM_KERNELS_CUDA_STREAM_STEP_CUH
 #define TANDEM_KERNELS_CUDA_STREAM_STEP_CUH
