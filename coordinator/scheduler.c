@@ -384,6 +384,19 @@ static void add_trial(struct scheduler *scheduler, struct draft *draft, struct r
     }
 }
 
+/* For when nothing else can be computed. Whose turn it is may lack a block that only older suspects
+ * hold: then the oldest is tried, for which others give theirs. */
+static void add_trial_of_somebody(struct scheduler *scheduler, struct draft *draft)
+{
+    struct request *suspect = find_trial(scheduler);
+    if (suspect == NULL)
+        return;
+    add_trial(scheduler, draft, suspect);
+    struct request *oldest = running_at(scheduler, 0);
+    if (draft->plan->row_count == 0 && wants_trial(oldest) && wish_of(oldest).count > 0)
+        add_trial(scheduler, draft, oldest);
+}
+
 uint32_t scheduler_build(struct scheduler *scheduler, struct plan *plan, uint64_t now_ns)
 {
     const struct flight *newest = flights_newest(scheduler->flights);
@@ -408,11 +421,8 @@ uint32_t scheduler_build(struct scheduler *scheduler, struct plan *plan, uint64_
         add_running(scheduler, &draft);
         add_newcomers(scheduler, &draft);
     }
-    if (plan->row_count == 0 && is_alone) {
-        suspect = find_trial(scheduler);
-        if (suspect != NULL)
-            add_trial(scheduler, &draft, suspect);
-    }
+    if (plan->row_count == 0 && is_alone)
+        add_trial_of_somebody(scheduler, &draft);
     return plan->row_count;
 }
 

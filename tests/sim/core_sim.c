@@ -27,6 +27,9 @@ static const struct {
 } regressions[] = {
     {55, 600, "a request whose later chunk was refused never ended"},
     {2049686, 2000, "text was shown behind text for which there was no memory"},
+    {3015524, 2000, "two suspects: the one whose turn it was lacked a block, nobody was tried"},
+    {3023347, 2000,
+     "a position is sampled twice: who is preempted comes in before its row is back"},
 };
 
 static uint64_t number(int count, char **arguments, int index, uint64_t fallback)

@@ -518,6 +518,26 @@ static void a_trial_is_short(void **state)
     assert_row(0, suspect, SCHEDULER_TRIAL_TOKENS, 4, PLAN_ROW_SAMPLE);
 }
 
+static void a_trial_without_a_block_lets_the_oldest_be_tried(void **state)
+{
+    (void)state;
+    open_engine(8, 64, 64);
+    struct request *older = enqueue(2, 9), *newer = enqueue(BLOCK - 1, 9);
+    for (int step = 0; step < 2; step++) {
+        assert_int_equal(build(), 2);
+        answer();
+    }
+    hoard_free_blocks();
+    for (int death = 0; death < 2; death++) {
+        suspicion_crashed(&older->suspicion, 3, 4);
+        suspicion_crashed(&newer->suspicion, BLOCK, BLOCK + 1);
+    }
+    crash_alone(older, 3, 4); /* so that it is the newer one's turn, which lacks a block */
+    assert_int_equal(build(), 1);
+    assert_row(0, older, 3, 1, PLAN_ROW_SAMPLE);
+    assert_true(flights_oldest(&flights)->is_trial);
+}
+
 /* The token that comes home after a preemption is one more than the blocks of the second start
  * cover. */
 static void tokens_accepted_after_readmission_get_their_block(void **state)
@@ -576,6 +596,7 @@ int main(void)
         CASE(a_suspect_for_which_others_wait_is_tried_first),
         CASE(three_deaths_alone_let_the_others_pass),
         CASE(a_trial_is_short),
+        CASE(a_trial_without_a_block_lets_the_oldest_be_tried),
         CASE(tokens_accepted_after_readmission_get_their_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
