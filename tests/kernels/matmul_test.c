@@ -39,14 +39,15 @@ static void multiply(struct backend *backend, struct matrix *const *parts, uint3
                      const float *input, uint32_t rows, float **outputs)
 {
     const struct backend_operations *ops = backend->operations;
-    uint64_t input_bytes = (uint64_t)rows * COLUMNS * sizeof(float);
-    uint64_t prepared_bytes = ops->prepared_bytes(backend, rows, COLUMNS);
+    uint32_t columns = parts[0]->columns;
+    uint64_t input_bytes = (uint64_t)rows * columns * sizeof(float);
+    uint64_t prepared_bytes = ops->prepared_bytes(backend, rows, columns);
     struct matmul_args args = {.input = subject_upload(backend, input, input_bytes),
                                .rows = rows,
-                               .columns = COLUMNS,
+                               .columns = columns,
                                .part_count = part_count};
     void *prepared = subject_memory(backend, prepared_bytes);
-    struct prepare_args prepare = {args.input, rows, COLUMNS, prepared, 0};
+    struct prepare_args prepare = {args.input, rows, columns, prepared, 0};
     args.prepared = prepared;
     for (uint32_t p = 0; p < part_count; p++) {
         prepare.forms |= weight_type_form(parts[p]->type);
@@ -314,6 +315,31 @@ static void bf16_products_are_flushed_chains(void **state)
     free_buffers(&b);
 }
 
+/* Where columns are odd, a row's last pair of weights holds nothing of the row behind it. */
+static void an_odd_row_ends_with_itself(void **state)
+{
+    uint16_t weights[2][33];
+    float input[3 * 33], output[3][2], *outputs = output[0];
+    (void)state;
+    for (uint32_t k = 0; k < 33; k++)
+        weights[0][k] = weights[1][k] = bf16_from_float(1.0f);
+    weights[1][0] = bf16_from_float(INFINITY);
+    fill_values(input, 3 * 33, 5);
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        if (backend == NULL)
+            continue;
+        struct matrix_source source = {WEIGHT_TYPE_BF16, 2, 33, weights, NULL};
+        struct matrix *matrix = NULL;
+        CHECK(backend->operations->matrix_load(backend, &source, &matrix) == STATUS_OK);
+        multiply(backend, &matrix, 1, input, 3, &outputs);
+        for (uint32_t row = 0; row < 3; row++)
+            assert_true(isfinite(output[row][0]) && !isfinite(output[row][1]));
+        backend->operations->matrix_free(backend, matrix);
+        backend_close(backend);
+    }
+}
+
 /* Finite, but beyond the largest bf16: infinite, and so seen in the logits. */
 static void what_bf16_cannot_hold_spoils_its_row(void **state)
 {
@@ -366,6 +392,7 @@ int main(void)
         cmocka_unit_test(a_strange_input_spoils_its_row_alone),
         cmocka_unit_test(extreme_activations_keep_their_precision),
         cmocka_unit_test(bf16_products_are_flushed_chains),
+        cmocka_unit_test(an_odd_row_ends_with_itself),
         cmocka_unit_test(what_bf16_cannot_hold_spoils_its_row),
         cmocka_unit_test(unknown_types_and_broken_blocks_are_refused),
     };
