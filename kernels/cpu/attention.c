@@ -108,6 +108,7 @@ static void attend_segment(const struct attention_job *job, struct row_group gro
     const struct kv_geometry *g = &args->kv.geometry;
     uint64_t row_floats = (uint64_t)args->heads * g->head_dim;
     uint32_t first_key = segment * ATTENTION_SEGMENT_KEYS;
+    uint32_t kv_head = first_head / job->group_heads;
     uint32_t keys = args->places.positions[group.first] + 1 - first_key;
     struct attention_share share = {
         .queries = args->queries + group.first * row_floats + (uint64_t)first_head * g->head_dim,
@@ -119,10 +120,11 @@ static void attend_segment(const struct attention_job *job, struct row_group gro
         .type = g->type,
         .key_stride = kv_k_element(g, 0, 1) - kv_k_element(g, 0, 0),
         .scale = job->scale,
-        .next_keys = next_keys(job, group, first_head / job->group_heads),
+        .next_keys = next_keys(job, group, kv_head),
+        .fetched = kv_head > 0 && next_keys(job, group, kv_head - 1) != 0,
         .partial = partial,
     };
-    locate_keys(args, group.first, first_head / job->group_heads, first_key, &share);
+    locate_keys(args, group.first, kv_head, first_key, &share);
     job->kernels->attention_segment(&share);
 }
 
@@ -350,7 +352,9 @@ void cpu_attention(struct backend *backend, const struct attention_args *args)
     if (job.split)
         count_pending(&job, groups);
     uint32_t places = job.split ? groups * job.segments_max : groups;
-    job.heads_in_turn = places >= threads * PLACES_PER_THREAD;
+    /* Groups of many rows take longer than their keys take to arrive, and are uneven. */
+    bool single_rows = groups > args->rows / 2;
+    job.heads_in_turn = single_rows && places >= threads * PLACES_PER_THREAD;
     pool_run(cpu->pool, job.split ? split_items : whole_items, &job, places * g->kv_heads,
              job.heads_in_turn ? g->kv_heads : 1);
 }

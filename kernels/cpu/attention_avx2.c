@@ -55,7 +55,8 @@ ALWAYS_INLINE void score_vectors(const struct attention_tile *tile, struct query
                 sums[q][v] = _mm256_fmadd_ps(factor[q], key, sums[q][v]);
         }
         if (tile->prefetch && from == 0)
-            attention_prefetch_values(tile, dim, type);
+            attention_prefetch_values(
+                share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_VALUES_AHEAD, dim, type);
     }
     for (uint32_t q = 0; q < count; q++)
         for (uint32_t v = 0; v < width; v++)
@@ -70,7 +71,7 @@ ALWAYS_INLINE void score_count(const struct attention_tile *tile, struct query_s
         score_vectors(tile, states, v, count, type);
 }
 
-static void soften(struct query_state *state, float scale)
+static void soften_one(struct query_state *state, float scale)
 {
     const __m256 nothing = _mm256_set1_ps(-INFINITY);
     __m256 scores[TILE_VECTORS], largest = nothing;
@@ -99,6 +100,12 @@ static void soften(struct query_state *state, float scale)
     state->shrink = _mm256_cvtss_f32(shrink);
 }
 
+static void soften(struct query_state *states, uint32_t count, float scale)
+{
+    for (uint32_t i = 0; i < count; i++)
+        soften_one(&states[i], scale);
+}
+
 /* `width` x 8 dims of the output from range.dim on. */
 ALWAYS_INLINE void add_dims(const struct attention_tile *tile, struct query_state *states,
                             const uint32_t count, struct attention_range range,
@@ -124,7 +131,8 @@ ALWAYS_INLINE void add_dims(const struct attention_tile *tile, struct query_stat
                 sums[q][v] = _mm256_fmadd_ps(factor[q], value, sums[q][v]);
         }
         if (tile->prefetch && range.dim == 0)
-            attention_prefetch_keys(tile, key, type);
+            attention_prefetch_keys(share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_KEYS_AHEAD,
+                                    key, type);
     }
     for (uint32_t q = 0; q < count; q++)
         for (uint32_t v = 0; v < width; v++)

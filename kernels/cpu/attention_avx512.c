@@ -51,7 +51,8 @@ ALWAYS_INLINE void score_vectors(const struct attention_tile *tile, struct query
                 sums[q][v] = _mm512_fmadd_ps(factor, key[v], sums[q][v]);
         }
         if (tile->prefetch)
-            attention_prefetch_values(tile, dim, type);
+            attention_prefetch_values(
+                share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_VALUES_AHEAD, dim, type);
     }
     for (uint32_t q = 0; q < count; q++)
         for (uint32_t v = 0; v < vectors; v++)
@@ -67,30 +68,50 @@ ALWAYS_INLINE void score_count(const struct attention_tile *tile, struct query_s
         score_vectors(tile, states, count, TILE_VECTORS / 2, type);
 }
 
-static void soften(struct query_state *state, float scale)
+/* The scores that the query sees, -infinity behind them. */
+ALWAYS_INLINE void load_scores(const struct query_state *state, __m512 *scores)
 {
-    const __m512 nothing = _mm512_set1_ps(-INFINITY);
-    __m512 scores[TILE_VECTORS], largest = nothing;
     for (uint32_t v = 0; v < TILE_VECTORS; v++) {
         uint32_t key = v * WIDE_FLOATS;
         __mmask16 mask = first_lanes_wide(state->count > key ? state->count - key : 0);
-        scores[v] = _mm512_mask_loadu_ps(nothing, mask, state->probabilities + key);
-        largest = _mm512_max_ps(scores[v], largest);
+        scores[v] =
+            _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), mask, state->probabilities + key);
     }
-    float scaled = scale * largest_lane(_mm256_max_ps(_mm512_castps512_ps256(largest),
-                                                      _mm512_extractf32x8_ps(largest, 1)));
-    float risen = scaled > state->maximum ? scaled : state->maximum;
-    __m512 shrink = exp2_wide(_mm512_set1_ps(state->maximum - risen));
-    __m512 lanes = _mm512_mul_ps(_mm512_loadu_ps(state->lanes), shrink);
-    for (uint32_t v = 0; v < TILE_VECTORS; v++) {
-        __m512 exponent = _mm512_fmadd_ps(scores[v], _mm512_set1_ps(scale), _mm512_set1_ps(-risen));
-        __m512 probability = exp2_wide(exponent); /* 0 where nothing is */
-        _mm512_store_ps(state->probabilities + v * WIDE_FLOATS, probability);
-        lanes = _mm512_add_ps(lanes, probability);
+}
+
+/* All queries of a block at once: first their new maxima and what these shrink, a lane each, then
+ * the probabilities, so that nothing waits for the chain of a single query. */
+static void soften(struct query_state *states, uint32_t count, float scale)
+{
+    _Alignas(64) float before[WIDE_FLOATS] = {0}, risen[WIDE_FLOATS] = {0}, shrink[WIDE_FLOATS];
+    for (uint32_t q = 0; q < count; q++) {
+        __m512 scores[TILE_VECTORS], largest = _mm512_set1_ps(-INFINITY);
+        load_scores(&states[q], scores);
+        for (uint32_t v = 0; v < TILE_VECTORS; v++)
+            largest = _mm512_max_ps(scores[v], largest); /* drops a NaN */
+        float scaled = scale * largest_lane(_mm256_max_ps(_mm512_castps512_ps256(largest),
+                                                          _mm512_extractf32x8_ps(largest, 1)));
+        before[q] = states[q].maximum;
+        risen[q] = scaled > states[q].maximum ? scaled : states[q].maximum;
     }
-    _mm512_storeu_ps(state->lanes, lanes);
-    state->maximum = risen;
-    state->shrink = _mm512_cvtss_f32(shrink);
+    _mm512_store_ps(shrink,
+                    exp2_wide(_mm512_sub_ps(_mm512_load_ps(before), _mm512_load_ps(risen))));
+    for (uint32_t q = 0; q < count; q++) {
+        struct query_state *state = &states[q];
+        __m512 scores[TILE_VECTORS];
+        load_scores(state, scores);
+        __m512 lanes = _mm512_mul_ps(_mm512_loadu_ps(state->lanes), _mm512_set1_ps(shrink[q]));
+        for (uint32_t v = 0; v < TILE_VECTORS; v++) {
+            __m512 exponent =
+                _mm512_fmadd_ps(scores[v], _mm512_set1_ps(scale), _mm512_set1_ps(-risen[q]));
+            __m512 probability = exp2_wide(exponent); /* 0 where nothing is */
+            _mm512_store_ps(state->probabilities + v * WIDE_FLOATS, probability);
+            lanes = _mm512_add_ps(lanes, probability);
+        }
+        _mm512_storeu_ps(state->lanes, lanes);
+        state->maximum = risen[q];
+        state->shrink = shrink[q];
+    }
 }
 
 /* `vectors` x 16 dims of the output from range.dim on. */
@@ -118,7 +139,8 @@ ALWAYS_INLINE void add_dims(const struct attention_tile *tile, struct query_stat
                 sums[q][v] = _mm512_fmadd_ps(factor, value[v], sums[q][v]);
         }
         if (tile->prefetch && range.dim == 0)
-            attention_prefetch_keys(tile, key, type);
+            attention_prefetch_keys(share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_KEYS_AHEAD,
+                                    key, type);
     }
     for (uint32_t q = 0; q < count; q++)
         for (uint32_t v = 0; v < vectors; v++)

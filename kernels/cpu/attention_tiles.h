@@ -44,8 +44,8 @@ struct attention_loops {
     /* Scores of `count` queries with the tile's keys, as many as the last query sees; what lies
      * behind a query's own count may be anything. */
     void (*score)(const struct attention_tile *tile, struct query_state *states, uint32_t count);
-    /* Scores to probabilities, 0 behind the query's count. */
-    void (*soften)(struct query_state *state, float scale);
+    /* Scores of `count` queries to probabilities, 0 behind a query's own count. */
+    void (*soften)(struct query_state *states, uint32_t count, float scale);
     /* Adds the values of the range; the first call of a tile, from == 0, shrinks before. */
     void (*add)(const struct attention_tile *tile, struct query_state *states, uint32_t count,
                 struct attention_range range);
@@ -57,44 +57,65 @@ ATTENTION_INLINE uint32_t attention_last_group(const struct attention_share *sha
     return (attention_keys_of(share, share->rows - 1) - 1) / ATTENTION_GROUP_KEYS;
 }
 
-/* Blocks are scattered, so the processor cannot guess what comes next. While the scores of a tile
- * go over the dims, its values are fetched: of each of the 8 groups an eighth of the lines that a
- * dim stands for. */
-ATTENTION_INLINE void attention_prefetch_values(const struct attention_tile *tile, uint32_t dim,
-                                                const uint32_t type)
+/* Blocks are scattered, so the processor cannot guess what comes next, and with few queries a tile
+ * takes less time than it takes to arrive: values are fetched a tile ahead while scores are made,
+ * keys two tiles ahead while values are added, into the second cache. After the last tile come the
+ * first ones of the next kv head. A share that no other one fetched for begins with a burst. */
+enum { ATTENTION_TILE_GROUPS = ATTENTION_TILE_KEYS / ATTENTION_GROUP_KEYS };
+enum { ATTENTION_VALUES_AHEAD = 1, ATTENTION_KEYS_AHEAD = 2 }; /* tiles */
+
+/* Where a group of 8 keys of a tile begins, tiles being counted on into the next kv head; NULL
+ * where there is nothing. */
+ATTENTION_INLINE const char *attention_group_at(const struct attention_share *share,
+                                                const void *const *groups, uint32_t tile,
+                                                uint32_t group)
 {
-    enum { GROUPS = ATTENTION_TILE_KEYS / ATTENTION_GROUP_KEYS };
-    const struct attention_share *share = tile->share;
-    const uint32_t lines = type == KV_TYPE_F16 ? 2 : 4;
-    uint32_t last = attention_last_group(share);
-    uint32_t group = tile->first / ATTENTION_GROUP_KEYS + dim % GROUPS;
-    const char *values = share->group_values[group < last ? group : last];
-    values += dim / GROUPS * lines * ATTENTION_LINE_BYTES;
-    for (uint32_t line = 0; line < lines; line++)
-        _mm_prefetch(values + line * ATTENTION_LINE_BYTES, _MM_HINT_T0);
+    uint32_t last = attention_last_group(share), tiles = last / ATTENTION_TILE_GROUPS + 1;
+    bool further = tile >= tiles;
+    uint32_t index = (further ? tile - tiles : tile) * ATTENTION_TILE_GROUPS + group;
+    if (index > last || (further && share->next_keys == 0))
+        return NULL;
+    return (const char *)groups[index] + (further ? share->next_keys : 0);
 }
 
-/* And while its values are added, key by key, the keys of the next tile: of each run of 16 a
- * sixteenth of the dims. After the last tile comes the first one of the next kv head. */
-ATTENTION_INLINE void attention_prefetch_keys(const struct attention_tile *tile, uint32_t key,
-                                              const uint32_t type)
+/* Of each of the 8 groups an eighth of the lines that a dim stands for. */
+ATTENTION_INLINE void attention_prefetch_values(const struct attention_share *share, uint32_t tile,
+                                                uint32_t dim, const uint32_t type)
+{
+    const uint32_t lines = type == KV_TYPE_F16 ? 2 : 4;
+    const char *values =
+        attention_group_at(share, share->group_values, tile, dim % ATTENTION_TILE_GROUPS);
+    if (values == NULL)
+        return;
+    values += dim / ATTENTION_TILE_GROUPS * lines * ATTENTION_LINE_BYTES;
+    for (uint32_t line = 0; line < lines; line++)
+        _mm_prefetch(values + line * ATTENTION_LINE_BYTES, _MM_HINT_T1);
+}
+
+/* Of each run of 16 keys a sixteenth of the dims. */
+ATTENTION_INLINE void attention_prefetch_keys(const struct attention_share *share, uint32_t tile,
+                                              uint32_t key, const uint32_t type)
 {
     enum { RUN_KEYS = 16, RUNS = ATTENTION_TILE_KEYS / RUN_KEYS, RUN_GROUPS = 2 };
-    const struct attention_share *share = tile->share;
-    uint32_t last = attention_last_group(share), dims = share->head_dim / RUN_KEYS;
-    uint32_t group = key % RUNS * RUN_GROUPS;
-    uint32_t tile_group = (tile->first + ATTENTION_TILE_KEYS) / ATTENTION_GROUP_KEYS;
+    const char *keys = attention_group_at(share, share->group_keys, tile, key % RUNS * RUN_GROUPS);
+    if (keys == NULL)
+        return;
     uint64_t dim_bytes = (uint64_t)share->key_stride * (type == KV_TYPE_F16 ? 2 : 4);
     uint32_t step =
         dim_bytes < ATTENTION_LINE_BYTES ? (uint32_t)(ATTENTION_LINE_BYTES / dim_bytes) : 1;
-    uint64_t further = tile_group <= last ? 0 : share->next_keys;
-    group += tile_group <= last ? tile_group : 0;
-    if (group > last || (tile_group > last && further == 0))
-        return;
-    const char *keys = (const char *)share->group_keys[group] + further;
-    uint32_t first = key / RUNS * dims;
+    uint32_t dims = share->head_dim / RUN_KEYS, first = key / RUNS * dims;
     for (uint32_t dim = first; dim < first + dims; dim += step)
-        _mm_prefetch(keys + dim * dim_bytes, _MM_HINT_T0);
+        _mm_prefetch(keys + dim * dim_bytes, _MM_HINT_T1);
+}
+
+ATTENTION_INLINE void attention_prefetch_start(const struct attention_share *share)
+{
+    for (uint32_t tile = 0; tile < ATTENTION_KEYS_AHEAD; tile++)
+        for (uint32_t key = 0; key < ATTENTION_TILE_KEYS; key++)
+            attention_prefetch_keys(share, tile, key, share->type);
+    for (uint32_t tile = 0; tile < ATTENTION_VALUES_AHEAD; tile++)
+        for (uint32_t dim = 0; dim < share->head_dim; dim++)
+            attention_prefetch_values(share, tile, dim, share->type);
 }
 
 ATTENTION_INLINE void attention_states_open(const struct attention_share *share,
@@ -146,8 +167,7 @@ ATTENTION_INLINE void attention_walk_tile(const struct attention_loops *loops,
             states[i].count = left < ATTENTION_TILE_KEYS ? left : ATTENTION_TILE_KEYS;
         }
         loops->score(tile, states + at, count);
-        for (uint32_t i = at; i < at + count; i++)
-            loops->soften(&states[i], tile->share->scale);
+        loops->soften(states + at, count, tile->share->scale);
         attention_add_block(loops, tile, states + at, count);
         tile->prefetch = false;
         at += count;
@@ -173,6 +193,8 @@ ATTENTION_INLINE void attention_walk(const struct attention_share *share,
     struct query_state states[ATTENTION_QUERIES_MAX];
     uint32_t queries = share->rows * share->heads;
     uint32_t keys = attention_keys_of(share, share->rows - 1);
+    if (!share->fetched)
+        attention_prefetch_start(share);
     attention_states_open(share, states);
     for (uint32_t first = 0; first < keys; first += ATTENTION_TILE_KEYS) {
         struct attention_tile tile = {.share = share, .first = first};

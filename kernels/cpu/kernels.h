@@ -67,6 +67,7 @@ struct attention_share {
     /* Bytes from these keys to those of the next kv head where this thread goes on with them, to be
      * fetched at the end; 0 where it does not. */
     uint64_t next_keys;
+    bool fetched;   /* its first tiles, by the share before */
     float *partial; /* [row][head][attention_partial_floats(head_dim)] */
 };
 

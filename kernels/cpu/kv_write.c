@@ -41,8 +41,11 @@ static uint8_t *block_of(const struct kv_write_args *args, uint32_t row)
     return (uint8_t *)args->kv.pool + kv_block_offset(g, (uint32_t)block);
 }
 
-/* The key of a row touches most lines of its block's K. Rows of a chunk share them. */
-void kv_write_fetch(const struct kv_write_args *args, uint32_t row)
+/* The key of a row touches most lines of its block's K. Rows of a chunk share them. They are asked
+ * for to be written (prefetchw; processors without it take it as a no-op): others have read them,
+ * and stores would wait for each of them in turn. */
+__attribute__((target("prfchw"))) void kv_write_fetch(const struct kv_write_args *args,
+                                                      uint32_t row)
 {
     const uint8_t *block = block_of(args, row);
     if (row > 0 && block == block_of(args, row - 1))

@@ -30,13 +30,12 @@ ALWAYS_INLINE __m512 scale_by_power_of_two_wide(__m512 value, __m512 exponent)
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(value), shifted));
 }
 
-/* min and max take the second operand where one is NaN, so a NaN stays and comes out of the
- * polynomial. */
+/* min takes the second operand where one is NaN, so a NaN stays and comes out of the polynomial.
+ * What is too low is garbage there and replaced at the end. */
 ALWAYS_INLINE __m512 exp2_wide(__m512 x)
 {
-    __m512 lowest = _mm512_set1_ps(EXP2_LOWEST);
-    __mmask16 kept = _mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ);
-    x = _mm512_max_ps(lowest, _mm512_min_ps(_mm512_set1_ps(EXP2_HIGHEST), x));
+    __mmask16 kept = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP2_LOWEST), _CMP_NLT_UQ);
+    x = _mm512_min_ps(_mm512_set1_ps(EXP2_HIGHEST), x);
     __m512 n = round_wide(x);
     __m512 f = _mm512_sub_ps(x, n);
     __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(EXP2_C6), f, _mm512_set1_ps(EXP2_C5));

@@ -38,6 +38,7 @@ enum {
     STEPS_MAX = 1024,
     BUSY_MAX = 64,
     WARM_STEPS = 4,
+    PAGE_BYTES = 4096,
     EXIT_USAGE = 64,
 };
 
@@ -88,6 +89,16 @@ static void open_bench(struct bench *bench, const char *path)
     CHECK(batch_init(&bench->batch, ROWS, SLOTS) == STATUS_OK);
 }
 
+/* Touches the pages of a block, as a service that has run for a while has touched all of its pool,
+ * and llama.cpp its own. */
+static void touch_block(struct bench *bench, uint32_t block)
+{
+    const struct kv_geometry *g = &bench->pool.geometry;
+    uint8_t *first = (uint8_t *)bench->pool.memory + kv_block_offset(g, block);
+    for (uint64_t at = 0; at < kv_block_bytes(g); at += PAGE_BYTES)
+        first[at] = 0;
+}
+
 /* Blocks are dealt as the coordinator does it: when a position needs them, one for each layer, in
  * the order of the steps. */
 static void deal_blocks(struct bench *bench, uint32_t slot, uint32_t positions)
@@ -96,6 +107,7 @@ static void deal_blocks(struct bench *bench, uint32_t slot, uint32_t positions)
     for (; bench->mapped[slot] < kv_blocks_for(g, positions); bench->mapped[slot]++) {
         for (uint32_t layer = 0; layer < g->layers; layer++) {
             int32_t block = (int32_t)bench->dealt++;
+            touch_block(bench, (uint32_t)block);
             forward_map_blocks(bench->forward,
                                &(struct block_run){.slot = slot,
                                                    .layer = layer,
