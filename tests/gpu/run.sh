@@ -178,10 +178,6 @@ if wants serve && [ -n "$tokenizer" ]; then
     [ "$worker_log" = "$logs/worker.log" ] || rm -f "$worker_log"
     level=info worker_log=$logs/worker.log
 fi
-if wants scale && [ -n "$tokenizer" ]; then
-    section the CPU backend by threads
-    timeout 120 tests/gpu/cpu.sh scale "$bin" "$tokenizer" | tee "$logs/scale.log"
-fi
 if wants faults && [ -n "$tokenizer" ]; then
     section faults
     model=$work/llama-1b.gguf
@@ -214,6 +210,10 @@ if wants profile && command -v ncu > /dev/null; then
     timeout 120 ncu --csv --clock-control none --profile-from-start off --metrics gpu__time_duration.sum \
         "$bin/gpu_step_bench" profile 64:1024 256:256 2> "$logs/profile.err" | tee "$logs/profile.csv" |
         python3 tests/gpu/profile.py || failed=1
+fi
+if wants scale && [ -n "$tokenizer" ]; then
+    section the CPU backend by threads
+    timeout 120 tests/gpu/cpu.sh scale "$bin" "$tokenizer" | tee "$logs/scale.log"
 fi
 section end
 nvidia-smi --query-gpu=clocks.sm,power.draw,memory.used --format=csv,noheader
