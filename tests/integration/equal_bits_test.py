@@ -48,7 +48,7 @@ for probe in PROBES.values():
     probe["ignore_eos"] = True
 
 
-class EqualBits(TandemTest):
+class Outcomes(TandemTest):
     def outcomes(self, coordinator=(), worker=(), neighbours=0, neighbour_tokens=20, together=True):
         """What each probe gives in a fresh pair of services."""
         owner, executor = self.system.start_coordinator(*coordinator), None
@@ -85,6 +85,14 @@ class EqualBits(TandemTest):
         for name in PROBES:
             self.assertEqual(found[name], self.alone[name], f"{name}, {how}")
 
+    def assert_same_everywhere(self):
+        for threads in ("1", "2", "3"):
+            for isa in instruction_sets():
+                self.assert_same(self.outcomes(worker=("--threads", threads, "--cpu-isa", isa)),
+                                 f"{threads} threads, {isa}")
+
+
+class EqualBits(Outcomes):
     def test_alone_and_among_others(self):
         self.assert_same(self.outcomes(neighbours=NEIGHBOURS), f"among {NEIGHBOURS} others")
 
@@ -94,10 +102,7 @@ class EqualBits(TandemTest):
         self.assert_same(self.outcomes(("--step-tokens", "17"), neighbours=7), "steps of 17 tokens")
 
     def test_threads_and_instruction_sets(self):
-        for threads in ("1", "2", "3"):
-            for isa in instruction_sets():
-                self.assert_same(self.outcomes(worker=("--threads", threads, "--cpu-isa", isa)),
-                                 f"{threads} threads, {isa}")
+        self.assert_same_everywhere()
 
     def test_places_of_the_blocks(self):
         for seed in ("1", "2"):
@@ -109,6 +114,18 @@ class EqualBits(TandemTest):
         found = self.outcomes(("--kv-pool-bytes", "160K"), neighbours=9, neighbour_tokens=200)
         self.assertGreater(self.preemptions, 0, "the pool was to be short")
         self.assert_same(found, f"{self.preemptions} preemptions")
+
+
+class EqualBitsOfBf16(Outcomes):
+    """Products of BF16 weights are an instruction of their own where the processor has it."""
+    model = "tiny-bf16"
+
+    def test_threads_and_instruction_sets(self):
+        self.assert_same_everywhere()
+
+    def test_among_others_in_chunks(self):
+        self.assert_same(self.outcomes(("--prefill-chunk", "16"), neighbours=NEIGHBOURS),
+                         f"chunks of 16 among {NEIGHBOURS} others")
 
 
 if __name__ == "__main__":
