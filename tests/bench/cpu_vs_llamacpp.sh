@@ -3,8 +3,8 @@
 #
 # usage: tests/bench/cpu_vs_llamacpp.sh MODEL.gguf [OPTIONS of cpu_vs_llamacpp.py] [VARIANT...]
 #        tests/bench/cpu_vs_llamacpp.sh build
-# VARIANT: q4_0, q8_0, bf16, f16, 1b-q4_0, 1b-q4_1: made out of MODEL (make_variants.py) and measured instead of it; the
-# word `model` stands for MODEL itself. Without one, MODEL is measured. See cpu_vs_llamacpp.py for the options.
+# VARIANT: q4_0, q8_0, bf16, f16, or the same with 1b- before (the shape of Llama-3.2-1B): made out of MODEL by
+# make_variants.py and measured instead of it; `model` is MODEL itself. See cpu_vs_llamacpp.py for the options.
 #
 # llama.cpp comes once from the source package of llama-cpp-python and is built for this processor in build/llama.cpp,
 # about 12 minutes on two cores; an interrupted build goes on. Needs python3 with venv, a C++ compiler and a release build

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Model files for the comparison with llama.cpp, in the types whose kernels differ.
 
-usage: make_variants.py MODEL.gguf OUT_DIR [q4_0 q8_0 bf16 1b-q4_0 1b-q4_1 ...]
+usage: make_variants.py MODEL.gguf OUT_DIR [q4_0 q8_0 bf16 1b-q8_0 1b-bf16 ...]
 
 q4_0, q4_1, q8_0, f16, bf16: the weights of MODEL.gguf, dequantized and rounded to that type, every matrix alike (the
 embedding, which is the lm_head too, included). 1b-TYPE: random weights in the shape of Llama-3.2-1B, with MODEL's
@@ -66,12 +66,18 @@ def requantize(source, path, name):
 
 
 def random_matrix(random, kind, rows, columns):
-    """Blocks of 32 weights with random digits: scale (and minimum) such that weights are about 1 / sqrt(columns)."""
+    """Random weights of about 1 / sqrt(columns): blocks of 32 with random digits, scale and minimum all the same, or
+    the upper halves of normal floats."""
+    if kind == GGMLQuantizationType.BF16:
+        values = random.standard_normal((rows, columns), numpy.float32) / numpy.float32(columns ** 0.5)
+        return (values.view(numpy.uint32) >> 16).astype(numpy.uint16).view(numpy.uint8)
     blocks = columns // 32
-    parts = [numpy.full((rows, blocks, 1), 0.2 / columns ** 0.5, numpy.float16).view(numpy.uint8)]
+    eight = kind == GGMLQuantizationType.Q8_0
+    scale = (0.014 if eight else 0.2) / columns ** 0.5
+    parts = [numpy.full((rows, blocks, 1), scale, numpy.float16).view(numpy.uint8)]
     if kind == GGMLQuantizationType.Q4_1:
         parts.append(numpy.full((rows, blocks, 1), -1.5 / columns ** 0.5, numpy.float16).view(numpy.uint8))
-    parts.append(random.integers(0, 256, (rows, blocks, 16), numpy.uint8))
+    parts.append(random.integers(0, 256, (rows, blocks, 32 if eight else 16), numpy.uint8))
     return numpy.concatenate(parts, axis=2).reshape(rows, -1)
 
 
@@ -107,8 +113,8 @@ def main():
     os.makedirs(folder, exist_ok=True)
     for name in sys.argv[3:]:
         kind = name.removeprefix("1b-")
-        if kind not in TYPES or (kind != name and kind not in ("q4_0", "q4_1")):
-            sys.exit(f"make_variants: {name} is none of {', '.join(TYPES)}, 1b-q4_0, 1b-q4_1")
+        if kind not in TYPES or (kind != name and kind == "f16"):
+            sys.exit(f"make_variants: {name} is none of {', '.join(TYPES)}, 1b-q4_0, 1b-q4_1, 1b-q8_0, 1b-bf16")
         path = os.path.join(folder, name + ".gguf")
         if not os.path.exists(path):
             (requantize if kind == name else make_large)(source, path + ".part", kind)
