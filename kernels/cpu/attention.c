@@ -76,16 +76,23 @@ static void locate_keys(const struct attention_args *args, uint32_t row, uint32_
     uint64_t table_row =
         kv_table_index(g, args->kv.logical_blocks, args->places.slots[row], args->layer, 0);
     uint32_t keys = attention_keys_of(share, share->rows - 1);
-    for (uint32_t key = 0; key < keys; key += ATTENTION_GROUP_KEYS) {
-        uint32_t position = first_key + key, token = kv_token_in_block(g, position);
-        int32_t block = args->kv.table[table_row + kv_logical_block(g, position)];
+    uint64_t k_group = (kv_k_element(g, ATTENTION_GROUP_KEYS, 0) - kv_k_element(g, 0, 0)) *
+                       (uint64_t)kv_element_bytes(g);
+    uint64_t v_group = (kv_v_element(g, ATTENTION_GROUP_KEYS, 0) - kv_v_element(g, 0, 0)) *
+                       (uint64_t)kv_element_bytes(g);
+    uint32_t logical = kv_logical_block(g, first_key), group = 0;
+    for (uint32_t key = 0; key < keys; logical++) { /* a segment begins with a block */
+        int32_t block = args->kv.table[table_row + logical];
         CHECK(block >= 0);
-        uint64_t bytes = kv_element_bytes(g);
-        uint32_t group = key / ATTENTION_GROUP_KEYS;
-        share->group_keys[group] = pool + kv_k_head_offset(g, (uint32_t)block, kv_head) +
-                                   kv_k_element(g, token, 0) * bytes;
-        share->group_values[group] = pool + kv_v_head_offset(g, (uint32_t)block, kv_head) +
-                                     kv_v_element(g, token, 0) * bytes;
+        const uint8_t *k = pool + kv_k_head_offset(g, (uint32_t)block, kv_head);
+        const uint8_t *v = pool + kv_v_head_offset(g, (uint32_t)block, kv_head);
+        for (uint32_t token = 0; token < g->block_tokens; token += ATTENTION_GROUP_KEYS) {
+            share->group_keys[group] = k;
+            share->group_values[group++] = v;
+            k += k_group;
+            v += v_group;
+        }
+        key += g->block_tokens;
     }
 }
 

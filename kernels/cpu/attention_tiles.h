@@ -78,32 +78,34 @@ ATTENTION_INLINE const char *attention_group_at(const struct attention_share *sh
     return (const char *)groups[index] + (further ? share->next_keys : 0);
 }
 
-/* Of each of the 8 groups an eighth of the lines that a dim stands for. */
+/* As many lines as a dim stands for, group after group: runs of lines in order make the processor's
+ * own prefetch go along, which holds more requests than a program can. */
 ATTENTION_INLINE void attention_prefetch_values(const struct attention_share *share, uint32_t tile,
                                                 uint32_t dim, const uint32_t type)
 {
     const uint32_t lines = type == KV_TYPE_F16 ? 2 : 4;
-    const char *values =
-        attention_group_at(share, share->group_values, tile, dim % ATTENTION_TILE_GROUPS);
+    uint32_t dims = share->head_dim / ATTENTION_TILE_GROUPS; /* of a group */
+    const char *values = attention_group_at(share, share->group_values, tile, dim / dims);
     if (values == NULL)
         return;
-    values += dim / ATTENTION_TILE_GROUPS * lines * ATTENTION_LINE_BYTES;
+    values += (uint64_t)(dim % dims) * lines * ATTENTION_LINE_BYTES;
     for (uint32_t line = 0; line < lines; line++)
         _mm_prefetch(values + line * ATTENTION_LINE_BYTES, _MM_HINT_T1);
 }
 
-/* Of each run of 16 keys a sixteenth of the dims. */
+/* Likewise a sixteenth of the dims of a run of 16 keys. */
 ATTENTION_INLINE void attention_prefetch_keys(const struct attention_share *share, uint32_t tile,
                                               uint32_t key, const uint32_t type)
 {
-    enum { RUN_KEYS = 16, RUNS = ATTENTION_TILE_KEYS / RUN_KEYS, RUN_GROUPS = 2 };
-    const char *keys = attention_group_at(share, share->group_keys, tile, key % RUNS * RUN_GROUPS);
+    enum { RUN_KEYS = 16, RUN_GROUPS = 2 };
+    const char *keys =
+        attention_group_at(share, share->group_keys, tile, key / RUN_KEYS * RUN_GROUPS);
     if (keys == NULL)
         return;
     uint64_t dim_bytes = (uint64_t)share->key_stride * (type == KV_TYPE_F16 ? 2 : 4);
     uint32_t step =
         dim_bytes < ATTENTION_LINE_BYTES ? (uint32_t)(ATTENTION_LINE_BYTES / dim_bytes) : 1;
-    uint32_t dims = share->head_dim / RUN_KEYS, first = key / RUNS * dims;
+    uint32_t dims = share->head_dim / RUN_KEYS, first = key % RUN_KEYS * dims;
     for (uint32_t dim = first; dim < first + dims; dim += step)
         _mm_prefetch(keys + dim * dim_bytes, _MM_HINT_T1);
 }
