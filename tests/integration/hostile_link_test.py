@@ -226,7 +226,9 @@ class LyingWorkers(TandemTest):
         for event, count in collections.Counter(re.findall(r" event=(\w+) ", written)).items():
             self.assertLessEqual(count, 100 * windows, event)
         self.assertLess(lines, rounds)  # of two or more for each attachment
-        wait_for(lambda: self.coordinator.descriptors() <= before[0] + 2, 20, "descriptors come back")
+        # nng forgets a few of those that hang up in its handshake (coordinator/hangup_sweep.h); none of ours may stay.
+        forgotten = rounds // 40
+        wait_for(lambda: self.coordinator.descriptors() <= before[0] + 2 + forgotten, 20, "descriptors come back")
         self.assertLessEqual(len(os.listdir(f"/proc/{self.coordinator.pid}/task")), before[1] + 1)
         if PATIENCE == 1:
             self.assertLess(self.coordinator.resident_bytes() - memory, GROWTH_BYTES_MAX)
