@@ -188,6 +188,10 @@ class LyingWorkers(TandemTest):
         answer = self.system.client().generate("after", prompt="a quiet river", max_tokens=5, ignore_eos=True)
         self.assertEqual(len(answer.tokens), 5)
 
+    def silenced(self):
+        return sum(int(count) for count in
+                   re.findall(r" event=hangups_silenced connections=(\d+)", self.coordinator.log()))
+
     def test_worker_that_attaches_and_dies_in_a_loop(self):
         """Hundreds of attachments: the coordinator stays small and answers, and says so in few lines."""
         client = self.system.client()
@@ -226,9 +230,8 @@ class LyingWorkers(TandemTest):
         for event, count in collections.Counter(re.findall(r" event=(\w+) ", written)).items():
             self.assertLessEqual(count, 100 * windows, event)
         self.assertLess(lines, rounds)  # of two or more for each attachment
-        # nng forgets a few of those that hang up in its handshake (coordinator/hangup_sweep.h); none of ours may stay.
-        forgotten = rounds // 40
-        wait_for(lambda: self.coordinator.descriptors() <= before[0] + 2 + forgotten, 20, "descriptors come back")
+        # But for those that nng forgot and the coordinator silenced (coordinator/hangup_sweep.h), which it counts.
+        wait_for(lambda: self.coordinator.descriptors() <= before[0] + 2 + self.silenced(), 20, "descriptors come back")
         self.assertLessEqual(len(os.listdir(f"/proc/{self.coordinator.pid}/task")), before[1] + 1)
         if PATIENCE == 1:
             self.assertLess(self.coordinator.resident_bytes() - memory, GROWTH_BYTES_MAX)
