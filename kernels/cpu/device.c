@@ -136,7 +136,8 @@ static const struct cpu_kernels *choose_kernels(uint32_t isa, struct text *why)
             continue;
         if (level->present())
             return level->kernels;
-        text_set(why, "this processor has no %s", level->missing);
+        if (isa != CPU_ISA_AUTO) /* else a narrower one will do, and is no reason */
+            text_set(why, "this processor has no %s", level->missing);
     }
     return NULL;
 }
