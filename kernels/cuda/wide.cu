@@ -11,6 +11,7 @@
 #include "kernels/cuda/wide.h"
 
 #include "kernels/cuda/stream.cuh"
+#include "kernels/cuda/wide_step.cuh"
 
 namespace
 {
@@ -20,6 +21,7 @@ enum {
     THREADS = TEAMS * 128 + STREAM_WARP,
     PRODUCER = TEAMS * 4, /* its warp */
     SLOTS_MAX = 10,
+    LONG_STEPS = 8, /* of a stage where a CTA owns many rows: what stands between two takes time */
     GATED_COLUMNS = STREAM_ROUND_GROUPS / 2 * 8, /* of a round */
     GATED_ROW = GATED_COLUMNS * 2 + 16,          /* bytes, padded against bank conflicts */
     CHAIN_BARRIER = 1,
@@ -27,94 +29,6 @@ enum {
     SLACK_BYTES = 2048, /* matrices of row groups that are not there are read, never used */
     SHARED_MAX = STREAM_SHARED_MAX - 1024,
 };
-
-/* C (64 weight rows x N) += A B for 16 k; low words of the descriptors, row groups 128 bytes apart
- * in both. */
-__device__ __forceinline__ void wide_step(float (&c)[8], uint32_t a, uint32_t b)
-{
-    asm volatile("{\n"
-                 ".reg .b64 da, db;\n"
-                 "mov.b64 da, {%8, %10};\n"
-                 "mov.b64 db, {%9, %10};\n"
-                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7}, "
-                 "da, db, 1, 1, 1, 0, 0;\n"
-                 "}"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]),
-                   "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
-                 : "r"(a), "r"(b), "r"(8));
-}
-
-__device__ __forceinline__ void wide_step(float (&c)[16], uint32_t a, uint32_t b)
-{
-    asm volatile("{\n"
-                 ".reg .b64 da, db;\n"
-                 "mov.b64 da, {%16, %18};\n"
-                 "mov.b64 db, {%17, %18};\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-                 "da, db, 1, 1, 1, 0, 0;\n"
-                 "}"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]),
-                   "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
-                   "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
-                   "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
-                 : "r"(a), "r"(b), "r"(8));
-}
-
-__device__ __forceinline__ void wide_step(float (&c)[32], uint32_t a, uint32_t b)
-{
-    asm volatile("{\n"
-                 ".reg .b64 da, db;\n"
-                 "mov.b64 da, {%32, %34};\n"
-                 "mov.b64 db, {%33, %34};\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-                 "da, db, 1, 1, 1, 0, 0;\n"
-                 "}"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]),
-                   "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
-                   "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
-                   "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
-                   "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),
-                   "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
-                   "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
-                   "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-                 : "r"(a), "r"(b), "r"(8));
-}
-
-__device__ __forceinline__ void wide_step(float (&c)[64], uint32_t a, uint32_t b)
-{
-    asm volatile("{\n"
-                 ".reg .b64 da, db;\n"
-                 "mov.b64 da, {%64, %66};\n"
-                 "mov.b64 db, {%65, %66};\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
-                 "da, db, 1, 1, 1, 0, 0;\n"
-                 "}"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]),
-                   "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
-                   "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]),
-                   "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
-                   "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),
-                   "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
-                   "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
-                   "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]),
-                   "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]),
-                   "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]),
-                   "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]),
-                   "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]),
-                   "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]),
-                   "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
-                   "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]),
-                   "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
-                 : "r"(a), "r"(b), "r"(8));
-}
 
 /* How a product goes through the ring. */
 struct wide_plan {
@@ -360,7 +274,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const uint32_t warp = uniform(threadIdx.x / STREAM_WARP);
     const struct wide_plan plan = plan_of<N>(args);
     const uint32_t stage_bytes = plan.weights_bytes + plan.activations_bytes;
-    const uint32_t barriers = shared_address(shared), base = barriers + BARRIERS_BYTES;
+    const uint32_t barriers = uniform(shared_address(shared)), base = barriers + BARRIERS_BYTES;
     const uint32_t gated = base + args.slots * stage_bytes;
     const struct wide_place at = {base,       barriers, barriers + SLOTS_MAX * 8, stage_bytes,
                                   args.slots, 0,        0};
@@ -420,7 +334,9 @@ cudaError_t wide_launch(const struct wide_args *order, cudaStream_t stream)
     struct wide_args args = *order;
     const struct stream_product *product = &args.shape.product[args.kind];
     const uint32_t groups = stream_round(stream_groups(product, 0), 0);
-    const uint32_t steps = stream_stage_steps(groups, product->columns);
+    uint32_t steps = stream_stage_steps(groups, product->columns);
+    if (groups > 8 && product->columns % (16 * LONG_STEPS) == 0)
+        steps = LONG_STEPS;
     const uint32_t most = args.rows <= 32 ? 32 : 16; /* what several stages have room for */
     args.stage_steps = steps < most ? steps : most;
     const uint32_t stage = args.stage_steps * (groups * STREAM_STEP_BYTES + 32 * args.rows);
