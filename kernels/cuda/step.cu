@@ -155,6 +155,8 @@ static void choose_buckets(struct step *step)
             rows *= 2;
         else if (rows < FEW_ROWS_MAX)
             rows += 8;
+        else if (rows < 2 * FEW_ROWS_MAX)
+            rows += 16;
         else
             rows += rows < LIBRARY_ROWS_FINE ? LIBRARY_ROWS_UNIT / 2 : LIBRARY_ROWS_UNIT;
     }

@@ -1,6 +1,7 @@
-/* The sequence of kernels of one step. Few rows: own fused kernels; more: products of own kernels as
- * long as the read of the weights bounds them (wide.cu), else the library's, with kernels of one pass
- * between them. Which of them serves a row is a matter of time alone, its bits are the same. */
+/* The sequence of kernels of one step. Few rows: own fused kernels; more: attention and one kernel
+ * for all between two of them (layer_launch.cu), as long as the read of the weights bounds it; else
+ * own products (wide.cu) and the library's, with kernels of one pass between them. Which of
+ * them serves a row is a matter of time alone, its bits are the same. */
 #include "kernels/cuda/step_state.h"
 #include "kernels/cuda/wide.h"
 
@@ -105,6 +106,17 @@ static bool goes_wide(const struct step *step, uint32_t rows)
     return step->stream.weights != NULL && rows > STREAM_ROWS_SERVED && wide_rows(rows) != 0;
 }
 
+/* The instance of the layer kernel that serves steps of so many rows; NULL: separate kernels do. */
+static const struct layer_args *layer_of(const struct step *step, uint32_t rows)
+{
+    if (!goes_wide(step, rows) || !step->stream.layers || rows > LAYER_ROWS_MAX)
+        return NULL;
+    uint32_t instance = 0;
+    while (layer_rows(instance) < rows)
+        instance++;
+    return &step->stream.layer[instance];
+}
+
 /* Rows of the blocks in which wide.cu takes the activations of a product; 0: another way is faster
  * (measured). */
 static uint32_t wide_blocks(const struct step *step, enum shape_kind kind, uint32_t rows)
@@ -144,7 +156,9 @@ static bool attends_to_products(const struct step *step, const struct step_plan 
 
 static enum status attend(struct step *step, const struct step_plan *plan, uint32_t layer)
 {
-    const uint32_t blocks = wide_blocks(step, SHAPE_OUTPUT, plan->rows);
+    const struct layer_args *whole = layer_of(step, plan->rows);
+    const uint32_t blocks =
+        whole != NULL ? whole->rows : wide_blocks(step, SHAPE_OUTPUT, plan->rows);
     const struct step_model *model = &step->options.model;
     struct attention_launch launch = {};
     launch.kv = step_target(step, layer, plan->exchange);
@@ -349,6 +363,33 @@ static enum status many_layer(struct step *step, const struct step_plan *plan, u
     return status == STATUS_OK ? multiply(SHAPE_DOWN, at->gated, at->added) : status;
 }
 
+/* From attention to attention by one kernel. */
+static enum status whole_layers(struct step *step, const struct step_plan *plan,
+                                const struct layer_args *instance)
+{
+    const struct step_buffers *at = &step->at;
+    cudaStream_t stream = step->cuda->stream;
+    const uint32_t rows = plan->rows;
+    enum status status = cuda_status(
+        add_and_norm(step, plan, NULL, step->options.model.layer[0].attention_norm, 0,
+                     wide_rows(rows)),
+        "norm");
+    if (status == STATUS_OK)
+        status = multiply_wide(step, SHAPE_HEADS, 0, rows, at->normed, at->products);
+    struct layer_args args = *instance;
+    for (; status == STATUS_OK && args.layer < step->options.model.layers; args.layer++) {
+        const struct kv_target target = step_target(step, args.layer, plan->exchange);
+        if (!attends_to_products(step, plan))
+            status = cuda_status(
+                heads_launch(&target, at->products, &at->counts->rows, rows, stream), "heads");
+        if (status == STATUS_OK)
+            status = attend(step, plan, args.layer);
+        if (status == STATUS_OK)
+            status = cuda_status(layer_launch(&args, stream), "layer");
+    }
+    return status;
+}
+
 /* ---- Logits and samples ---- */
 
 /* `addend` is what the last layer of many rows left to be added. */
@@ -463,9 +504,13 @@ enum status step_enqueue(struct step *step, const struct step_plan *plan)
         status = step_stream_enqueue(step, plan);
         return status == STATUS_OK ? draw(step, plan) : status;
     }
-    for (uint32_t layer = 0; status == STATUS_OK && layer < step->options.model.layers; layer++)
+    const struct layer_args *whole = layer_of(step, plan->rows);
+    const uint32_t separate = whole == NULL ? step->options.model.layers : 0;
+    if (status == STATUS_OK && whole != NULL)
+        status = whole_layers(step, plan, whole);
+    for (uint32_t layer = 0; status == STATUS_OK && layer < separate; layer++)
         status = few ? few_layer(step, plan, layer) : many_layer(step, plan, layer);
     if (status == STATUS_OK && plan->samples > 0)
-        status = output_logits(step, plan, few ? NULL : step->at.added);
+        status = output_logits(step, plan, few || whole != NULL ? NULL : step->at.added);
     return status == STATUS_OK ? draw(step, plan) : status;
 }

@@ -3,6 +3,7 @@
 #define TANDEM_KERNELS_CUDA_STEP_STATE_H
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/layer.h"
 #include "kernels/cuda/stream.h"
 
 enum {
@@ -70,6 +71,10 @@ struct stream_state {
     uint32_t instances; /* that serve; 0: none */
     struct stream_args args[STREAM_INSTANCES];
     cudaGraphExec_t graphs[STREAM_INSTANCES][STEPS_IN_FLIGHT];
+    __nv_bfloat16 *exchange;       /* inside memory, of the layer kernel */
+    struct layer_signals *signals; /* inside memory [instance of the layer kernel] */
+    bool layers;                   /* the layer kernel serves */
+    struct layer_args layer[LAYER_INSTANCES];
 };
 
 struct step {

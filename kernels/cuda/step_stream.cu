@@ -106,7 +106,13 @@ static uint64_t partials_bytes(const struct step *step)
            (model->head_dim + 2) * sizeof(float);
 }
 
-/* [partials][two copies for each number of rows], all unwritten, then [norms][parities]. */
+static uint64_t layer_exchange_bytes(const struct step *step)
+{
+    return (uint64_t)2 * LAYER_EXCHANGED_MAX * step->options.model.width * sizeof(__nv_bfloat16);
+}
+
+/* [partials][two copies for each number of rows][exchange of the layer kernel], all unwritten, then
+ * [norms][signals][parities]. */
 static enum status take_memory(struct step *step)
 {
     struct stream_state *stream = &step->stream;
@@ -115,8 +121,11 @@ static enum status take_memory(struct step *step)
     uint64_t unwritten = partials_bytes(step);
     for (uint32_t i = 0; i < STREAM_INSTANCES; i++)
         unwritten += 2 * (uint64_t)place_exchange(step, rows_of(i), &place);
+    unwritten += layer_exchange_bytes(step);
     const uint64_t norms = (uint64_t)(2 * model->layers + 1) * model->width * sizeof(float);
-    stream->memory_bytes = unwritten + norms + STREAM_INSTANCES * sizeof(uint32_t);
+    const uint64_t zeros =
+        LAYER_INSTANCES * sizeof(struct layer_signals) + STREAM_INSTANCES * sizeof(uint32_t);
+    stream->memory_bytes = unwritten + norms + zeros;
     stream->weights_bytes = stream->shape.share * stream->shape.ctas;
     enum status status = cuda_take(step->cuda, stream->memory_bytes, false, &stream->memory);
     if (status == STATUS_OK)
@@ -124,11 +133,12 @@ static enum status take_memory(struct step *step)
     if (status != STATUS_OK)
         return status;
     stream->norms = (float *)((uint8_t *)stream->memory + unwritten);
-    stream->parities = (uint32_t *)((uint8_t *)stream->norms + norms);
+    stream->exchange = (__nv_bfloat16 *)((uint8_t *)stream->norms - layer_exchange_bytes(step));
+    stream->signals = (struct layer_signals *)((uint8_t *)stream->norms + norms);
+    stream->parities = (uint32_t *)(stream->signals + LAYER_INSTANCES);
     cudaError_t error = cudaMemsetAsync(stream->memory, 0xff, unwritten, step->cuda->stream);
     if (error == cudaSuccess)
-        error = cudaMemsetAsync(stream->parities, 0, STREAM_INSTANCES * sizeof(uint32_t),
-                                step->cuda->stream);
+        error = cudaMemsetAsync(stream->signals, 0, zeros, step->cuda->stream);
     return cuda_status(error, "stream");
 }
 
@@ -196,6 +206,38 @@ static enum status prepare_instances(struct step *step)
     return STATUS_OK;
 }
 
+/* Arguments of the layer kernel, but for the layer. */
+static enum status prepare_layers(struct step *step)
+{
+    struct stream_state *stream = &step->stream;
+    if (!layer_serves(&stream->shape, step->cuda->multiprocessors))
+        return STATUS_OK;
+    for (uint32_t i = 0; i < LAYER_INSTANCES; i++) {
+        struct layer_args args = {};
+        args.shape = stream->shape;
+        args.weights = (const uint8_t *)stream->weights;
+        args.norms = stream->norms;
+        args.rows = layer_rows(i);
+        args.count = &step->at.counts->rows;
+        args.attended = step->at.attended;
+        args.residual = step->at.residual;
+        args.normed = step->at.normed;
+        args.gated = step->at.gated;
+        args.heads = step->at.products;
+        args.signals = stream->signals + i;
+        args.exchange = stream->exchange;
+        args.progress = step->progress;
+        args.norm_epsilon = step->options.model.norm_epsilon;
+        args.planted = step->options.planted;
+        const cudaError_t error = layer_prepare(&args);
+        if (error != cudaSuccess)
+            return cuda_status(error, "layer");
+        stream->layer[i] = args;
+    }
+    stream->layers = true;
+    return STATUS_OK;
+}
+
 enum status step_stream_open(struct step *step)
 {
     struct stream_state *stream = &step->stream;
@@ -217,6 +259,8 @@ enum status step_stream_open(struct step *step)
     }
     if (status == STATUS_OK)
         status = fill_memory(step);
+    if (status == STATUS_OK)
+        status = prepare_layers(step);
     return status == STATUS_OK ? prepare_instances(step) : status;
 }
 

@@ -52,7 +52,7 @@ static void test_chunks(struct step_world *world, uint64_t whole)
 /* The stream's next token beside others of other lengths, at a row of its own. */
 static void test_batches(struct step_world *world, uint64_t alone)
 {
-    static const uint32_t sizes[] = {2, 8, 9, 16, 17, 32, 33, 64, 65, 128};
+    static const uint32_t sizes[] = {2, 8, 9, 16, 17, 32, 33, 48, 49, 64, 65, 96, 97, 128};
     for (uint32_t slot = 0; slot < world->slots; slot++)
         world_map(world, slot);
     for (uint32_t slot = 0; slot < world->slots; slot++)
@@ -176,8 +176,52 @@ static void test_persistent(struct step_world *world, bool races)
         expect(count_different(one, separate, 1) > 0, plants[i].name, 1);
         expect(count_different(one, separate, PERSISTENT_ROWS) > 0, plants[i].name,
                PERSISTENT_ROWS);
+        expect(count_different(one, separate, FEW_ROWS) > 0, plants[i].name, FEW_ROWS);
     }
     world->planted = 0;
+}
+
+/* Differences of a step of many rows from the same step undisturbed, of several. */
+static uint32_t count_disturbed(struct step_world *world, uint32_t planted, uint64_t *undisturbed)
+{
+    enum { MANY_ROWS = 64, TIMES = 4 };
+    uint32_t different = 0;
+    world->planted = planted;
+    world_start(world, ROWS, true);
+    for (uint32_t slot = 0; slot < MANY_ROWS; slot++) {
+        world_map(world, slot);
+        (void)prefill(world, slot, 200 + slot, 5 + slot * 3, ROWS);
+    }
+    for (uint32_t time = 0; time < TIMES; time++) {
+        batch_start(&batch);
+        for (uint32_t row = 0; row < MANY_ROWS; row++) {
+            batch_row(&batch, row, 5 + row * 3, token_of(world, 200 + row, 999 + time));
+            batch_sample(&batch, &GREEDY);
+        }
+        batch_run(world, &batch, samples);
+        for (uint32_t row = 0; row < MANY_ROWS; row++) {
+            uint64_t *hash = &undisturbed[time * MANY_ROWS + row];
+            if (planted == 0)
+                *hash = samples[row].logits_hash;
+            different += samples[row].logits_hash != *hash;
+        }
+    }
+    world->planted = 0;
+    return different;
+}
+
+/* The barriers of the grid and the rings of the kernel that runs whole layers of many rows. */
+static void test_many(struct step_world *world)
+{
+    static uint64_t undisturbed[256];
+    (void)count_disturbed(world, 0, undisturbed);
+    expect(count_disturbed(world, STEP_PLANT_DELAYS, undisturbed) == 0, "many rows with delays", 0);
+    expect(count_disturbed(world, STEP_PLANT_DELAYS | STEP_PLANT_EXCHANGE, undisturbed) > 0,
+           "many rows, early barrier found", 0);
+    expect(count_disturbed(world, STEP_PLANT_OPERAND, undisturbed) > 0,
+           "many rows, race in the operand found", 0);
+    expect(count_disturbed(world, STEP_PLANT_RING, undisturbed) > 0,
+           "many rows, race in the ring found", 0);
 }
 
 /* Two steps in flight, the token of the second taken from the first. */
@@ -246,6 +290,13 @@ static void test_least(const struct step_shape *shape)
         batch_run(&world, &batch, samples);
     }
     expect(samples[0].errors == 0 && samples[1].errors == 0, "errors", samples[0].errors);
+    for (uint32_t rows = 8; rows <= 60; rows += 26) { /* whole layers by one kernel */
+        batch_start(&batch);
+        for (uint32_t row = 0; row < rows; row++)
+            batch_row(&batch, 3, row, row);
+        batch_sample(&batch, &GREEDY);
+        batch_run(&world, &batch, samples);
+    }
     test_refusal(&world);
     world_close(&world);
 }
@@ -269,6 +320,8 @@ static void test_shape(const struct step_shape *shape)
     expect(prefill(&world, 0, 5, LENGTH, LENGTH).logits_hash == whole, "shuffled blocks", 0);
     test_batches(&world, alone);
     test_persistent(&world, shape->width >= 1024);
+    if (shape->width >= 1024)
+        test_many(&world);
     world_start(&world, ROWS, false);
     test_flight(&world);
     test_refusal(&world);
