@@ -6,10 +6,12 @@
  *   version=N        both ends of the protocol range      arithmetic=TEXT
  *   layout=N         fingerprint of the shared layouts    tensors=N   first byte of the tensor hash
  *   slots=N context=N blocks=N block_tokens=N             segment=none|unsealed
+ *   level=debug   a line per step, as a worker writes it
  * It exits with 0 after SIGTERM, 78 when refused (the reason is on stdout), 75 when fenced or cut
  * off. */
 #include "common/clock.h"
 #include "common/exit_codes.h"
+#include "common/log.h"
 #include "common/model_file.h"
 #include "common/model_shape.h"
 #include "common/run_directory.h"
@@ -122,6 +124,8 @@ static bool apply(struct script *script, const char *argument)
         hello->blocks = number;
     else if (strncmp(argument, "tensors=", 8) == 0)
         hello->tensor_hash.bytes[0] = (uint8_t)number;
+    else if (strcmp(argument, "level=debug") == 0)
+        log_open("scripted", LOG_LEVEL_DEBUG);
     else if (strncmp(argument, "arithmetic=", 11) == 0)
         snprintf(script->arithmetic, sizeof script->arithmetic, "%s", equals + 1);
     else if (strncmp(argument, "segment=", 8) == 0)
@@ -203,7 +207,12 @@ static void compute(struct script *script, const struct plan *plan)
      */
     while (clock_now_ns() < end_ns) {
     }
+    uint64_t seen_ns = clock_now_ns();
     send_report(script);
+    log_debug("step_ended",
+              "step=%" PRIu64 " samples=%u seen_ns=%" PRIu64 " begun_ns=%" PRIu64
+              " ended_ns=%" PRIu64,
+              plan->step, result->row_count, seen_ns, end_ns - script->step_ns, end_ns);
 }
 
 static void take_attach_event(struct script *script, struct attach_event *event)
