@@ -151,6 +151,7 @@ struct core_log {
 
 struct core_output {
     enum core_output_kind kind;
+    bool can_wait; /* of a plan: the worker has an older one to compute */
     union {
         struct core_answer answer;
         struct core_tokenize tokenize;

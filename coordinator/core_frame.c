@@ -344,11 +344,13 @@ static void send_plans(struct core *core)
             plan_writer_row(&core->plan_writer, &core->slots, request, &plan->rows[i]);
         }
         plan_writer_publish(&core->plan_writer, plan);
-        if (flights_count(&core->flights) == 0)
+        struct core_output *output = outbox_add(&core->outbox, CORE_OUTPUT_PLAN);
+        output->plan = plan;
+        output->can_wait = flights_count(&core->flights) > 0;
+        if (!output->can_wait)
             worker_state_plan_sent(&core->workers);
         flights_sent(&core->flights);
         core->stats.steps_planned++;
-        outbox_add(&core->outbox, CORE_OUTPUT_PLAN)->plan = plan;
     }
 }
 

@@ -24,8 +24,9 @@
 #define FAREWELL_GRACE_NS (5 * NS_PER_S)    /* for a worker that said it is leaving */
 
 enum {
-    CLIENTS_PER_ROUND = 16, /* requests taken before the worker is looked at again */
-    ROUNDS_PER_WAIT = 64,   /* rounds before signals and connections are looked at again */
+    CLIENTS_PER_ROUND = 16,  /* requests taken before the worker is looked at again */
+    ANSWERS_BEFORE_PLAN = 4, /* that a plan lets pass when the worker has another one */
+    ROUNDS_PER_WAIT = 64,    /* rounds before signals and connections are looked at again */
     DEFERRED_MAX = 16,
 };
 
@@ -181,13 +182,36 @@ static void carry_out(struct service *service, const struct core_output *output,
     }
 }
 
+/* All outputs in order, but that a plan which the worker does not need yet lets a few answers pass:
+ * handing it to nng takes as long as handing over an answer, and a client waits for that one. */
+static void carry_out_all(struct service *service, uint64_t now_ns)
+{
+    struct core_output output;
+    const struct plan *waits = NULL;
+    uint32_t passed = 0;
+    while (core_next_output(service->core, &output)) {
+        bool passes = output.kind == CORE_OUTPUT_ANSWER && passed < ANSWERS_BEFORE_PLAN;
+        if (waits != NULL && !passes) {
+            send_plan(service, waits);
+            waits = NULL;
+        }
+        if (output.kind == CORE_OUTPUT_PLAN && output.can_wait) {
+            waits = output.plan;
+            passed = 0;
+            continue;
+        }
+        passed++;
+        carry_out(service, &output, now_ns);
+    }
+    if (waits != NULL)
+        send_plan(service, waits);
+}
+
 /* After each event of the core: all outputs, then what they led to, until nothing is left. */
 static void settle(struct service *service, uint64_t now_ns)
 {
-    struct core_output output;
     for (;;) {
-        while (core_next_output(service->core, &output))
-            carry_out(service, &output, now_ns);
+        carry_out_all(service, now_ns);
         if (service->deferred_count == 0)
             return;
         struct deferred event = service->deferred[0];

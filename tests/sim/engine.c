@@ -117,10 +117,12 @@ static void keep_answer(struct engine *engine, const struct core_answer *answer)
     }
 }
 
-static void keep_plan(struct engine *engine, const struct plan *plan)
+static void keep_plan(struct engine *engine, const struct core_output *output)
 {
+    const struct plan *plan = output->plan;
     CHECK(engine->attached && engine->plan_count < LIMIT_PLANS_IN_FLIGHT);
     CHECK(plan->epoch == engine->epoch);
+    CHECK(output->can_wait == (engine->plan_count > 0));
     engine->plans[engine->plan_count++] = *plan;
 }
 
@@ -157,7 +159,7 @@ static void keep_output(struct engine *engine, const struct core_output *output)
         engine->orders[engine->order_count++] = output->tokenize.ticket;
         break;
     case CORE_OUTPUT_PLAN:
-        keep_plan(engine, output->plan);
+        keep_plan(engine, output);
         break;
     case CORE_OUTPUT_ATTACH:
         keep_attach(engine, &output->attach);
