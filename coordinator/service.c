@@ -10,6 +10,7 @@
 #include "coordinator/attach_port.h"
 #include "coordinator/client_port.h"
 #include "coordinator/core.h"
+#include "coordinator/nng_threads.h"
 #include "coordinator/tokenizer_pool.h"
 #include "coordinator/worker_port.h"
 #include "proto/fingerprint.h"
@@ -579,6 +580,7 @@ enum exit_code service_run(const struct service_terms *terms)
     if (terms->model->ids_only)
         log_info("tokenizer_absent", "model=\"%s\" tokenizer_json=%s requests=ids answers=ids",
                  terms->model->name, terms->model->tokenizer_json ? "ignored" : "absent");
+    nng_threads_limit(NNG_CALLBACK_THREADS);
     notify_ready(&service->notify);
     notify_status(&service->notify, "waiting for a worker");
     serve(service);
