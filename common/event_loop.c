@@ -121,6 +121,11 @@ void event_loop_wake(struct event_loop *loop)
           (ssize_t)sizeof one); /* the counter cannot be full: the mark keeps it at one */
 }
 
+bool event_loop_is_woken(const struct event_loop *loop)
+{
+    return atomic_load(&loop->wake_pending);
+}
+
 /* An armed timer that is too early costs one wake-up without a cause; that is cheaper than a system
  * call per wait, since deadlines mostly move away. */
 static enum status arm(struct event_loop *loop, uint64_t deadline_ns)

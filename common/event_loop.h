@@ -56,6 +56,9 @@ void event_loop_remove(struct event_loop *loop, int descriptor);
 /* Any thread: the loop's next (or current) wait returns. Many wakes may be one. */
 void event_loop_wake(struct event_loop *loop);
 
+/* Somebody did, and the loop did not return from a wait since. */
+bool event_loop_is_woken(const struct event_loop *loop);
+
 /* Waits for an event, a wake or `deadline_ns` (CLOCK_MONOTONIC), runs the handlers, returns. It may
  * return early without a cause. STATUS_SYSTEM. */
 MUST_USE enum status event_loop_wait(struct event_loop *loop, uint64_t deadline_ns);

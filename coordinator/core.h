@@ -178,6 +178,9 @@ MUST_USE bool core_next_output(struct core *core, struct core_output *out_output
 /* When core_tick wants to be called at the latest; CORE_NO_DEADLINE: never. */
 uint64_t core_next_deadline_ns(const struct core *core);
 
+/* The oldest step that the worker has not answered; 0: none. */
+uint64_t core_step_due(const struct core *core);
+
 /* ---- Events of clients --------------------------------------------------------------------- */
 
 /* A decoded request. `handle` is the port's name for the call, unique among unanswered ones, not 0.

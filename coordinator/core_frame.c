@@ -466,6 +466,12 @@ uint64_t core_next_deadline_ns(const struct core *core)
     return deadline;
 }
 
+uint64_t core_step_due(const struct core *core)
+{
+    const struct flight *oldest = flights_oldest(&core->flights);
+    return oldest == NULL ? 0 : oldest->step;
+}
+
 void core_drain(struct core *core, uint64_t now_ns)
 {
     core_begin(core, now_ns);

@@ -11,6 +11,7 @@
 #include "coordinator/client_port.h"
 #include "coordinator/core.h"
 #include "coordinator/nng_threads.h"
+#include "coordinator/step_watch.h"
 #include "coordinator/tokenizer_pool.h"
 #include "coordinator/worker_port.h"
 #include "proto/fingerprint.h"
@@ -49,6 +50,7 @@ struct service {
     struct client_port *clients;
     struct attach_port *attach;
     struct worker_port *workers;
+    struct step_watch steps;
     struct tokenizer_pool *tokenizers;
     char client_path[SOCKET_PATH_BYTES], attach_path[SOCKET_PATH_BYTES];
     uint64_t epoch, connection;   /* of the attached worker; 0 = none */
@@ -240,6 +242,12 @@ static void tell_lost(struct service *service, uint64_t connection, uint64_t now
         core_worker_lost(service->core, connection, now_ns);
 }
 
+/* NULL: nobody is attached. */
+static const struct worker_segment_reader *attached_segment(const struct service *service)
+{
+    return service->epoch == 0 ? NULL : attach_port_segment(service->attach, service->connection);
+}
+
 static void take_report(struct service *service, const struct worker_event *event, uint64_t now_ns)
 {
     const struct worker_report *report = event->report;
@@ -250,6 +258,8 @@ static void take_report(struct service *service, const struct worker_event *even
         break;
     case WORKER_RESULT:
         core_worker_result(service->core, &report->result, now_ns);
+        step_watch_result(&service->steps, attached_segment(service), report->result.step,
+                          core_step_due(service->core) == report->result.step + 1, now_ns);
         break;
     case WORKER_REFUSED:
         core_worker_refused(service->core, &report->refused, now_ns);
@@ -268,11 +278,21 @@ static void take_report(struct service *service, const struct worker_event *even
     }
 }
 
+/* What is shown in the segment comes before what came over nng: there it is the same, later. */
+static bool next_of_workers(struct service *service, struct worker_event *out_event)
+{
+    const struct worker_segment_reader *segment = attached_segment(service);
+    uint64_t step = core_step_due(service->core);
+    return (segment != NULL && step != 0 &&
+            worker_port_shown(service->workers, service->epoch, segment, step, out_event)) ||
+           worker_port_next(service->workers, out_event);
+}
+
 static bool handle_workers(struct service *service)
 {
     struct worker_event event;
     bool any = false;
-    while (worker_port_next(service->workers, &event)) {
+    while (next_of_workers(service, &event)) {
         uint64_t now_ns = clock_now_ns();
         any = true;
         switch (event.kind) {
@@ -367,9 +387,8 @@ static bool handle_clients(struct service *service)
 
 static void observe_worker(struct service *service, uint64_t now_ns)
 {
-    const struct worker_segment_reader *segment =
-        attach_port_segment(service->attach, service->connection);
-    if (service->epoch == 0 || segment == NULL)
+    const struct worker_segment_reader *segment = attached_segment(service);
+    if (segment == NULL)
         return;
     /* A group that is being written says nothing new. It may be for ever: a worker can be stopped
      * in the middle of a word, and must be found silent all the same. */
@@ -434,7 +453,10 @@ static void serve(struct service *service)
     bool more = false;
     while (!service->leave) {
         uint64_t deadline_ns = more ? 0 : next_deadline_ns(service);
-        if (event_loop_wait(&service->loop, deadline_ns) != STATUS_OK) {
+        bool shown =
+            !more && step_watch_look(&service->steps, &service->loop, attached_segment(service),
+                                     core_step_due(service->core), &deadline_ns);
+        if (!shown && event_loop_wait(&service->loop, deadline_ns) != STATUS_OK) {
             log_error("loop_failed", "reason=epoll");
             service->exit_code = EXIT_CODE_SYSTEM;
             return;
@@ -563,6 +585,7 @@ enum exit_code service_run(const struct service_terms *terms)
     }
     service->terms = terms;
     notify_open(&service->notify);
+    step_watch_open(&service->steps);
     struct reason why;
     enum status status = open_ports(service, reason_init(&why));
     if (status != STATUS_OK) {

@@ -38,6 +38,12 @@ struct sender {
     atomic_bool busy;
 };
 
+/* A result that was taken out of the worker's segment. */
+struct early_result {
+    bool frame_due;
+    struct shown_result shown;
+};
+
 struct link {
     struct worker_port *port;
     enum link_state state;
@@ -57,6 +63,7 @@ struct link {
     atomic_int pipes;    /* connected now */
     atomic_uint peer;    /* id of the worker's pipe; frames of others are dropped */
     bool flooded_told, unsent_told;
+    struct early_result early[LIMIT_PLANS_IN_FLIGHT]; /* of step modulo their number */
     bool kill_pending;
     uint64_t kill_at_ns;
     bool process_known;
@@ -327,25 +334,67 @@ void worker_port_end(struct worker_port *port, const struct epoch_end *end, uint
 
 /* ---- What came ---- */
 
+static void decode(struct worker_port *port, const struct link *link, const uint8_t *bytes,
+                   size_t length, struct worker_event *out_event)
+{
+    out_event->epoch = link->epoch;
+    out_event->connection = link->connection;
+    out_event->kind = WORKER_EVENT_REPORT;
+    out_event->report = &port->report;
+    if (worker_report_decode(bytes, length, &port->report, &port->error) != STATUS_OK) {
+        out_event->kind = WORKER_EVENT_NONSENSE;
+        out_event->why = port->error.message;
+    }
+}
+
+bool worker_port_shown(struct worker_port *port, uint64_t epoch,
+                       const struct worker_segment_reader *segment, uint64_t step,
+                       struct worker_event *out_event)
+{
+    struct link *link = find_active(port, epoch);
+    if (link == NULL)
+        return false;
+    struct early_result *early = &link->early[step % LIMIT_PLANS_IN_FLIGHT];
+    if (early->frame_due || early->shown.step == step ||
+        worker_segment_read_result(segment, step, &early->shown) != STATUS_OK)
+        return false;
+    early->frame_due = true;
+    *out_event = (struct worker_event){0};
+    decode(port, link, early->shown.frame, early->shown.bytes, out_event);
+    const struct worker_report *report = &port->report;
+    if (out_event->kind == WORKER_EVENT_REPORT &&
+        (report->type != WORKER_RESULT || report->result.step != step)) {
+        out_event->kind = WORKER_EVENT_NONSENSE;
+        out_event->why = "what is shown as a result is none of this step";
+    }
+    return true;
+}
+
+/* A frame whose bytes were taken before it came. */
+static bool is_known(struct link *link, nng_msg *message)
+{
+    for (uint32_t i = 0; i < LIMIT_PLANS_IN_FLIGHT; i++) {
+        struct early_result *early = &link->early[i];
+        if (!early->frame_due || early->shown.bytes != nng_msg_len(message) ||
+            memcmp(early->shown.frame, nng_msg_body(message), early->shown.bytes) != 0)
+            continue;
+        early->frame_due = false;
+        return true;
+    }
+    return false;
+}
+
 static bool next_frame(struct worker_port *port, struct worker_event *out_event)
 {
     struct frame frame;
     while (message_queue_pop(&port->frames, &frame)) {
-        if (frame.link->state != LINK_ACTIVE) {
+        if (frame.link->state != LINK_ACTIVE || is_known(frame.link, frame.message)) {
             nng_msg_free(frame.message);
             continue;
         }
         port->borrowed = frame.message;
-        out_event->epoch = frame.link->epoch;
-        out_event->connection = frame.link->connection;
-        out_event->kind = WORKER_EVENT_REPORT;
-        out_event->report = &port->report;
-        enum status status = worker_report_decode(
-            nng_msg_body(frame.message), nng_msg_len(frame.message), &port->report, &port->error);
-        if (status != STATUS_OK) {
-            out_event->kind = WORKER_EVENT_NONSENSE;
-            out_event->why = port->error.message;
-        }
+        decode(port, frame.link, nng_msg_body(frame.message), nng_msg_len(frame.message),
+               out_event);
         return true;
     }
     return false;

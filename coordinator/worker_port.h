@@ -12,6 +12,7 @@
 #include "common/text.h"
 #include "coordinator/worker_process.h"
 #include "proto/segment.h"
+#include "proto/shown_result.h"
 #include "proto/worker_messages.h"
 
 #include <stdbool.h>
@@ -84,6 +85,13 @@ void worker_port_end(struct worker_port *port, const struct epoch_end *end, uint
 
 /* The next thing that happened, or false. Frames of ended epochs are dropped. */
 MUST_USE bool worker_port_next(struct worker_port *port, struct worker_event *out_event);
+
+/* The result of `step` out of the worker's segment, if it is shown there: an event as a frame makes
+ * it. The frame that follows is dropped if it has the same bytes, and judged like any other if not.
+ */
+MUST_USE bool worker_port_shown(struct worker_port *port, uint64_t epoch,
+                                const struct worker_segment_reader *segment, uint64_t step,
+                                struct worker_event *out_event);
 
 /* Looks after the buried. */
 void worker_port_tick(struct worker_port *port, uint64_t now_ns);

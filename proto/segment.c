@@ -62,6 +62,9 @@ static struct layout worker_layout(void)
 {
     struct layout layout = {.total_bytes = SEGMENT_HEADER_BYTES};
     add_section(&layout, 0, SEGMENT_SECTION_WORKER_WORDS, PAGE, 1);
+    CHECK(layout.total_bytes == SEGMENT_OFFSET_RESULTS);
+    add_section(&layout, 1, SEGMENT_SECTION_WORKER_RESULTS, SEGMENT_RESULT_STRIDE,
+                SEGMENT_RESULT_CELLS);
     return layout;
 }
 

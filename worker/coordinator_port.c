@@ -3,6 +3,7 @@
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/message_queue.h"
+#include "proto/shown_result.h"
 
 #include <fcntl.h>
 #include <nng/nng.h>
@@ -279,7 +280,8 @@ bool coordinator_port_waiting(const struct coordinator_port *port)
     return atomic_load(&port->waiting) > 0;
 }
 
-enum status coordinator_port_send(struct coordinator_port *port, const struct worker_report *report)
+enum status coordinator_port_send(struct coordinator_port *port, const struct worker_report *report,
+                                  struct worker_segment_writer *segment)
 {
     struct sender *sender = NULL;
     for (uint32_t i = 0; i < SENDERS && sender == NULL; i++)
@@ -291,6 +293,9 @@ enum status coordinator_port_send(struct coordinator_port *port, const struct wo
     enum status status =
         worker_report_encode(report, port->buffer, LIMIT_WORKER_FRAME_BYTES, &bytes);
     CHECK(status == STATUS_OK); /* the limit fits every report */
+    if (segment != NULL && report->type == WORKER_RESULT)
+        worker_segment_show_result(segment, report->result.step, clock_now_ns(), port->buffer,
+                                   bytes);
     nng_msg *message;
     if (nng_msg_alloc(&message, 0) != 0)
         return STATUS_OUT_OF_MEMORY;

@@ -7,6 +7,7 @@
 #include "common/event_loop.h"
 #include "common/status.h"
 #include "common/text.h"
+#include "proto/segment.h"
 #include "proto/worker_messages.h"
 
 #include <stdbool.h>
@@ -38,9 +39,11 @@ void coordinator_port_spin(struct coordinator_port *port, uint64_t spin_ns);
 /* Whether an order waits. */
 bool coordinator_port_waiting(const struct coordinator_port *port);
 
-/* Encodes and sends. STATUS_FULL: the coordinator does not read. STATUS_OUT_OF_MEMORY. */
+/* Encodes and sends; a result is first shown in `segment`, unless that is NULL. STATUS_FULL: the
+ * coordinator does not read. STATUS_OUT_OF_MEMORY. */
 MUST_USE enum status coordinator_port_send(struct coordinator_port *port,
-                                           const struct worker_report *report);
+                                           const struct worker_report *report,
+                                           struct worker_segment_writer *segment);
 
 /* Reports that are not yet handed to the kernel. */
 uint32_t coordinator_port_unsent(const struct coordinator_port *port);

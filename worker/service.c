@@ -138,7 +138,7 @@ static void after_layer(void *context, uint32_t layers_done)
 
 static enum status send_report(struct worker_service *service)
 {
-    return coordinator_port_send(service->now.port, &service->report);
+    return coordinator_port_send(service->now.port, &service->report, &service->own_segment);
 }
 
 static void end_attachment(struct worker_service *service)

@@ -64,6 +64,28 @@ class LyingWorkers(TandemTest):
         return {f"victim-{number}": dict(prompt="a quiet river " * (1 + number), max_tokens=20, ignore_eos=True,
                                          temperature=0.7 * (number % 2), seed=5) for number in range(VICTIMS)}
 
+    def assert_found(self, name, client):
+        lost = len(self.coordinator.events("worker_lost"))
+        liar = self.start_liar(name)
+        try:
+            event = self.coordinator.wait_event("worker_lost", lost + 1, 20)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+        self.assertEqual(event["reason"], lying_worker.CASES[name][0], f"{name}: {event}")
+        self.assertIn(liar.wait(20), (-signal.SIGKILL, 1), name)  # 1: cut off before it was killed
+        liar.stdout.close()
+        self.assertTrue(client.ask(type="health")["live"], name)
+
+    def test_lies_after_an_answer(self):
+        """A result that is shown counts once, and the message has to say the same."""
+        client = self.system.client()
+        for accepted, name in enumerate(lying_worker.AFTER_AN_ANSWER, 1):
+            client.submit(name, prompt="a quiet river", max_tokens=20, ignore_eos=True, detach=True)
+            self.assert_found(name, client)
+            self.assertEqual(self.system.stats()["completion_tokens"], accepted)
+            client.ask(type="cancel", id=name)
+        self.assert_serves()
+
     def test_results_that_lie(self):
         """The same requests live through all liars."""
         worker = self.system.start_worker()
@@ -75,17 +97,9 @@ class LyingWorkers(TandemTest):
         for name, fields in self.victims().items():
             streams.start(name, **fields)
         memory = self.coordinator.resident_bytes()
-        for name, (reason, _) in lying_worker.CASES.items():
-            lost = len(self.coordinator.events("worker_lost"))
-            liar = self.start_liar(name)
-            try:
-                event = self.coordinator.wait_event("worker_lost", lost + 1, 20)
-            except AssertionError as error:
-                raise AssertionError(f"{name}: {error}") from None
-            self.assertEqual(event["reason"], reason, f"{name}: {event}")
-            self.assertIn(liar.wait(20), (-signal.SIGKILL, 1), name)  # 1: cut off before it was killed
-            liar.stdout.close()
-            self.assertTrue(client.ask(type="health")["live"], name)
+        for name in lying_worker.CASES:
+            if name not in lying_worker.AFTER_AN_ANSWER:
+                self.assert_found(name, client)
         wait_for(lambda: self.system.stats()["epochs_abandoned"] == 0, 10, "burials")
         self.assertLess(self.coordinator.resident_bytes() - memory, GROWTH_BYTES_MAX)
         self.system.start_worker()

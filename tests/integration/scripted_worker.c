@@ -157,7 +157,8 @@ static int make_segment(struct script *script)
 
 static void send_report(struct script *script)
 {
-    if (coordinator_port_send(script->port, &script->report) != STATUS_OK)
+    if (coordinator_port_send(script->port, &script->report,
+                              script->writer.base != NULL ? &script->writer : NULL) != STATUS_OK)
         leave_with(script, EXIT_CODE_TEMPORARY);
 }
 

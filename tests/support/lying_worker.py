@@ -16,7 +16,10 @@ from link_peers import (DRAINED, EPOCH, FATAL, INSTANCE, LAYOUT, PLAN_REFUSED, R
 U32_MAX, U64_MAX = 2 ** 32 - 1, 2 ** 64 - 1
 SLOT, GENERATION, POSITION, TOKEN, LOGPROB, FLAGS = range(6)
 PROGRESS_OFFSET = 4096 + 128
+RESULTS_OFFSET, RESULT_CELLS, RESULT_STRIDE, RESULT_FRAME = 8192, 2, 36864, 128  # proto/segment_layout.h
 MISMATCH = "mismatch"
+# Lies after a result that was accepted: its tokens are not those of an honest worker.
+AFTER_AN_ANSWER = ("shown_and_sent_differ", "shown_once_sent_twice")
 CASES = {}
 
 
@@ -78,6 +81,28 @@ def wrong_form(worker, name, step, rows):
                   "step_text": (STEP, "one"), "unknown_type": (TYPE, 99), "type_of_a_plan": (TYPE, 1)}[name]
     fields[key] = value
     worker.send({key: value for key, value in fields.items() if value is not None})
+
+
+def show(worker, step, frame):
+    """In the segment, as a worker does it before it sends the frame."""
+    cell = RESULTS_OFFSET + step % RESULT_CELLS * RESULT_STRIDE
+    worker.memory[cell + RESULT_FRAME:cell + RESULT_FRAME + len(frame)] = frame
+    struct.pack_into("<QQQ", worker.memory, cell, step, time.monotonic_ns(), len(frame))
+
+
+@case(MISMATCH, "shown_of_another_step", "shown_ready", "shown_random", "shown_wrong_value", *AFTER_AN_ANSWER)
+def shown(worker, name, step, rows):
+    """A frame wakes the coordinator, which looks at what is shown first, and judges it as a frame."""
+    honest = msgpack.packb(worker.result(step, worker.honest_rows(rows)))
+    lie = worker.honest_rows(rows)
+    lie[0][SLOT if name == "shown_wrong_value" else TOKEN] += 1
+    lie = msgpack.packb(worker.result(step, lie))
+    show(worker, step, {"shown_of_another_step": msgpack.packb(worker.result(step + 1, worker.honest_rows(rows))),
+                        "shown_ready": msgpack.packb(worker.envelope(READY)), "shown_random": bytes(range(250)),
+                        "shown_wrong_value": lie}.get(name, honest))
+    worker.send(lie if name == "shown_and_sent_differ" else honest)
+    if name == "shown_once_sent_twice":
+        worker.send(honest)
 
 
 def lie_plainly(worker, step, rows):

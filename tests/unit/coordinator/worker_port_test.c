@@ -160,6 +160,88 @@ static void plans_go_out_and_reports_come_in(void **state)
     assert_int_equal(worker_port_send(fixture.port, 1, &plan), STATUS_CLOSED);
 }
 
+static struct worker_report *result_of(uint64_t epoch, uint64_t step)
+{
+    static struct worker_report report;
+    report = (struct worker_report){.type = WORKER_RESULT};
+    report.result.epoch = epoch;
+    report.result.step = step;
+    report.result.row_count = 1;
+    report.result.rows[0] = (struct result_row){.slot = 2, .generation = 1, .position = 5};
+    return &report;
+}
+
+static void show(struct worker_segment_writer *writer, uint64_t step, struct worker_report *report)
+{
+    uint8_t frame[4096];
+    size_t bytes;
+    assert_int_equal(worker_report_encode(report, frame, sizeof frame, &bytes), STATUS_OK);
+    worker_segment_show_result(writer, step, clock_now_ns(), frame, bytes);
+}
+
+static void a_result_that_is_shown_comes_once(void **state)
+{
+    (void)state;
+    const struct segment_identity identity = {.creator_pid = 1};
+    struct worker_segment_writer writer;
+    struct worker_segment_reader reader;
+    struct worker_event event;
+    void *memory = aligned_alloc(4096, worker_segment_bytes());
+    assert_non_null(memory);
+    memset(memory, 0, worker_segment_bytes());
+    worker_segment_format(&writer, memory, &identity);
+    assert_int_equal(worker_segment_open(&reader, memory, worker_segment_bytes(), NULL), STATUS_OK);
+    struct epoch_link link = start_epoch(7);
+    nng_socket worker = dial(link.url);
+
+    assert_false(worker_port_shown(fixture.port, 7, &reader, 1, &event));
+    for (uint64_t step = 1; step <= 2; step++) {
+        show(&writer, step, result_of(7, step));
+        assert_false(worker_port_shown(fixture.port, 8, &reader, step, &event)); /* no such epoch */
+        assert_true(worker_port_shown(fixture.port, 7, &reader, step, &event));
+        assert_int_equal(event.kind, WORKER_EVENT_REPORT);
+        assert_int_equal(event.epoch, 7);
+        assert_int_equal(event.connection, 107);
+        assert_int_equal(event.report->type, WORKER_RESULT);
+        assert_int_equal(event.report->result.step, step);
+        assert_int_equal(event.report->result.rows[0].position, 5);
+        assert_false(worker_port_shown(fixture.port, 7, &reader, step, &event));
+    }
+    /* Two frames are due: what is shown now has to wait, since one of them would be forgotten. */
+    show(&writer, 3, result_of(7, 3));
+    assert_false(worker_port_shown(fixture.port, 7, &reader, 3, &event));
+    send_report(worker, result_of(7, 1));
+    send_report(worker, result_of(7, 2));
+    assert_false(wait_event(&event, 100)); /* known */
+    assert_true(worker_port_shown(fixture.port, 7, &reader, 3, &event));
+    /* The same once more, and one with other bytes, are for the core to judge. */
+    send_report(worker, result_of(7, 2));
+    assert_true(wait_event(&event, 5000));
+    assert_int_equal(event.report->result.step, 2);
+    struct worker_report *other = result_of(7, 3);
+    other->result.rows[0].token = 1;
+    send_report(worker, other);
+    assert_true(wait_event(&event, 5000));
+    assert_int_equal(event.report->result.rows[0].token, 1);
+    end_epoch(7, NULL);
+
+    /* What is shown is no result, or of another step. */
+    for (uint64_t epoch = 8; epoch <= 10; epoch++) {
+        start_epoch(epoch);
+        struct worker_report *lie = result_of(epoch, epoch == 8 ? 6 : 5);
+        if (epoch == 9)
+            *lie = (struct worker_report){.type = WORKER_READY};
+        show(&writer, 5, lie);
+        if (epoch == 10)
+            worker_segment_show_result(&writer, 5, 1, (const uint8_t *)"\xc1", 1);
+        assert_true(worker_port_shown(fixture.port, epoch, &reader, 5, &event));
+        assert_int_equal(event.kind, WORKER_EVENT_NONSENSE);
+        assert_true(strlen(event.why) > 0);
+        end_epoch(epoch, NULL);
+    }
+    free(memory);
+}
+
 static void nothing_of_an_old_epoch_reaches_the_next(void **state)
 {
     (void)state;
@@ -263,6 +345,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_go_out_and_reports_come_in),
+        cmocka_unit_test(a_result_that_is_shown_comes_once),
         cmocka_unit_test(nothing_of_an_old_epoch_reaches_the_next),
         cmocka_unit_test(a_flood_ends_the_epoch_and_not_the_process),
         cmocka_unit_test(a_buried_socket_is_closed_after_its_process),

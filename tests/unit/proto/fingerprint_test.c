@@ -11,7 +11,7 @@
 static void the_number_stands_for_this_layout(void **state)
 {
     (void)state;
-    assert_true(layout_fingerprint() == UINT64_C(0x164e26ca94aa8196));
+    assert_true(layout_fingerprint() == UINT64_C(0x2cc2b59be5b2ea95));
 }
 
 int main(void)

@@ -48,7 +48,7 @@ static void send_ready(struct coordinator_port *port, uint64_t epoch)
     static struct worker_report report;
     report = (struct worker_report){.type = WORKER_READY};
     report.ready.epoch = epoch;
-    assert_int_equal(coordinator_port_send(port, &report), STATUS_OK);
+    assert_int_equal(coordinator_port_send(port, &report, NULL), STATUS_OK);
 }
 
 static void assert_ready(const struct coordinator *coordinator, uint64_t epoch)
@@ -164,7 +164,7 @@ static void reports_wait_only_up_to_a_bound(void **state)
     report = (struct worker_report){.type = WORKER_READY};
     report.ready.epoch = 1;
     uint32_t sent = 0;
-    while (coordinator_port_send(port, &report) == STATUS_OK)
+    while (coordinator_port_send(port, &report, NULL) == STATUS_OK)
         sent++;
     assert_in_range(sent, 2, 8);
     assert_int_equal(coordinator_port_unsent(port), sent);
