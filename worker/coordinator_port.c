@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/message_queue.h"
 #include "proto/shown_result.h"
+#include "worker/fault_points.h"
 
 #include <fcntl.h>
 #include <nng/nng.h>
@@ -293,9 +294,11 @@ enum status coordinator_port_send(struct coordinator_port *port, const struct wo
     enum status status =
         worker_report_encode(report, port->buffer, LIMIT_WORKER_FRAME_BYTES, &bytes);
     CHECK(status == STATUS_OK); /* the limit fits every report */
-    if (segment != NULL && report->type == WORKER_RESULT)
+    if (segment != NULL && report->type == WORKER_RESULT) {
         worker_segment_show_result(segment, report->result.step, clock_now_ns(), port->buffer,
                                    bytes);
+        fault_point(FAULT_RESULT_SHOWN);
+    }
     nng_msg *message;
     if (nng_msg_alloc(&message, 0) != 0)
         return STATUS_OUT_OF_MEMORY;

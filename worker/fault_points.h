@@ -16,6 +16,7 @@
     X(LAYER, "layer")                                                                              \
     X(SAMPLED, "sampled")                                                                          \
     X(BEFORE_RESULT_SENT, "before_result_sent")                                                    \
+    X(RESULT_SHOWN, "result_shown")                                                                \
     X(AFTER_RESULT_SENT, "after_result_sent")                                                      \
     X(BEFORE_DRAINED, "before_drained")
 

@@ -284,7 +284,8 @@ class Kill(TandemTest):
         for point in fault_points():
             for action in ("kill", "exit"):
                 passage = self.chance.choice((1, 2, 7)) if point in ("plan_received", "plan_checked", "layer", "sampled",
-                                                                     "before_result_sent", "after_result_sent") else 1
+                                                                     "before_result_sent", "result_shown",
+                                                                     "after_result_sent") else 1
                 worker = self.system.start_worker(fault=f"{point}:{passage}:{action}", wait=False)
                 if point not in ("before_hello", "after_hello"):
                     worker.wait_event("worker_standby")

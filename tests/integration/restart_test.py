@@ -83,7 +83,7 @@ class Restart(TandemTest):
         for point, counts in (("before_hello", (1,)), ("after_hello", (1,)), ("after_attach", (1,)),
                               ("after_ready", (1,)), ("plan_received", (1, 2, 9)),
                               ("plan_checked", (1, 2, 9)), ("layer", (1, 2, 17)),
-                              ("sampled", (1, 2, 9)), ("before_result_sent", (1, 2, 9)),
+                              ("sampled", (1, 2, 9)), ("before_result_sent", (1, 2, 9)), ("result_shown", (1, 2, 9)),
                               ("after_result_sent", (1, 2, 9))):
             for count in counts:
                 with self.subTest(point=point, count=count):
