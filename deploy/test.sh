@@ -49,7 +49,7 @@ run() {
 }
 
 # Tests in which threads of ours meet.
-threaded='^unit[.](common|client|kernels_cpu|coordinator)[.]|^unit[.]proto[.]segment|^kernels[.]pool'
+threaded='^unit[.](common|client|kernels_cpu|coordinator)[.]|^unit[.]proto[.](segment|shown)|^kernels[.]pool'
 threaded+='|^faults[.]start_memory|^integration[.](generate|bad_input|attach|hostile)$|^support'
 
 for part in "${parts[@]}"; do
