@@ -4,6 +4,7 @@
 #include "common/check.h"
 #include "common/text.h"
 #include "proto/fingerprint.h"
+#include "proto/shown_result.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,19 @@ static void read_ends(const struct segment_reader *reader)
     (void)slot_row_is_valid(&row, extents);
 }
 
+/* The cells follow the page of words; whatever step one names, its frame is read. */
+static void read_results(const struct worker_segment_reader *worker)
+{
+    static struct shown_result shown;
+    for (uint64_t cell = 0; cell < SEGMENT_RESULT_CELLS; cell++) {
+        uint64_t step;
+        memcpy(&step, worker->base + SEGMENT_OFFSET_RESULTS + cell * SEGMENT_RESULT_STRIDE,
+               sizeof step);
+        if (worker_segment_read_result(worker, step, &shown) == STATUS_OK)
+            CHECK(shown.step == step && shown.bytes <= sizeof shown.frame);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length)
 {
     static _Alignas(4096) uint8_t memory[MEMORY_BYTES];
@@ -58,6 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length)
             CHECK(worker_phase_name(progress.phase)[0] != '\0');
         worker_segment_read_error(&worker, message);
         CHECK(strlen(message) < sizeof message);
+        read_results(&worker);
     }
     return 0;
 }
