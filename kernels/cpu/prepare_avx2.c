@@ -1,62 +1,105 @@
+/* Eight blocks of 32 at a time: their largest magnitudes and their sums are lanes of one vector
+ * each, so that a block costs a few instructions for both and no wait for a division. */
 #include "kernels/cpu/avx2.h"
 #include "kernels/cpu/rounding.h"
 #include "kernels/cpu/simd_avx2.h"
 
 #include "common/float16.h"
 
-enum { VECTORS = QUANTIZED_BLOCK_WEIGHTS / VECTOR_FLOATS };
+enum { VECTORS = QUANTIZED_BLOCK_WEIGHTS / VECTOR_FLOATS, BLOCKS = VECTOR_FLOATS };
 
-/* Largest magnitude, infinity where a value is not finite (max drops a NaN, so it is looked for on
- * its own). */
-static float block_magnitude(const __m256 *x)
+ALWAYS_INLINE __m256i join(__m256i a, __m256i b, const bool add)
 {
-    const __m256 magnitude_mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    __m256 largest = _mm256_setzero_ps(), unordered = _mm256_setzero_ps();
-    for (int v = 0; v < VECTORS; v++) {
-        largest = _mm256_max_ps(largest, _mm256_and_ps(x[v], magnitude_mask));
-        unordered = _mm256_or_ps(unordered, _mm256_cmp_ps(x[v], x[v], _CMP_UNORD_Q));
-    }
-    return _mm256_movemask_ps(unordered) != 0 ? INFINITY : largest_lane(largest);
+    return add ? _mm256_add_epi32(a, b) : _mm256_max_epu32(a, b);
 }
 
-static int32_t sum_of_words(__m256i words)
+/* Lane i: all lanes of rows[i] joined. Each level joins halves of what two vectors hold. */
+ALWAYS_INLINE __m256i join_lanes(const __m256i *rows, const bool add)
 {
-    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
-    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
+    __m256i pairs[BLOCKS / 2], fours[BLOCKS / 4];
+    for (int i = 0; i < BLOCKS / 2; i++)
+        pairs[i] = join(_mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]),
+                        _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]), add);
+    for (int i = 0; i < BLOCKS / 4; i++)
+        fours[i] = join(_mm256_unpacklo_epi64(pairs[2 * i], pairs[2 * i + 1]),
+                        _mm256_unpackhi_epi64(pairs[2 * i], pairs[2 * i + 1]), add);
+    return join(_mm256_permute2x128_si256(fours[0], fours[1], 0x20),
+                _mm256_permute2x128_si256(fours[0], fours[1], 0x31), add);
 }
 
-/* q = 0 everywhere where the inverse is 0: the values must not be touched then, they may be NaN. */
-static int32_t round_block(const __m256 *x, float inverse, int16_t *q)
+/* Bits of the largest magnitude of each block: as integers they are in the order of the values, and
+ * what is not finite lies above. */
+ALWAYS_INLINE __m256i magnitudes(const float *input, uint32_t count)
 {
-    __m256i rounded[VECTORS];
-    __m256i sum = _mm256_setzero_si256();
-    for (int v = 0; v < VECTORS; v++) {
-        rounded[v] = inverse == 0.0f
-                         ? _mm256_setzero_si256()
-                         : _mm256_cvtps_epi32(_mm256_mul_ps(x[v], _mm256_set1_ps(inverse)));
-        sum = _mm256_add_epi32(sum, rounded[v]);
+    const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+    __m256i rows[BLOCKS];
+    for (uint32_t block = 0; block < BLOCKS; block++) {
+        const float *x = input + (uint64_t)block * QUANTIZED_BLOCK_WEIGHTS;
+        rows[block] = _mm256_setzero_si256();
+        for (uint32_t v = 0; block < count && v < VECTORS; v++) {
+            __m256i bits = _mm256_loadu_si256((const __m256i *)(x + v * VECTOR_FLOATS));
+            rows[block] = _mm256_max_epu32(rows[block], _mm256_and_si256(bits, mask));
+        }
     }
-    for (int v = 0; v < VECTORS; v += 2) {
-        __m256i packed = _mm256_packs_epi32(rounded[v], rounded[v + 1]);
-        packed = _mm256_permute4x64_epi64(packed, 0xD8); /* packs works per 128-bit half */
-        _mm256_storeu_si256((__m256i *)(q + v * VECTOR_FLOATS), packed);
+    return join_lanes(rows, false);
+}
+
+/* What a block's values are multiplied with, and all ones, or 0 where they become 0: such values
+ * must not be touched, they may be NaN. */
+struct factors {
+    _Alignas(32) float inverse[BLOCKS];
+    _Alignas(32) int32_t kept[BLOCKS];
+};
+
+/* Sums of the blocks' q. */
+ALWAYS_INLINE __m256i round_blocks(const float *input, uint32_t count,
+                                   const struct factors *factors, int16_t *q)
+{
+    __m256i rows[BLOCKS];
+    for (uint32_t block = 0; block < BLOCKS; block++) {
+        rows[block] = _mm256_setzero_si256();
+        if (block >= count)
+            continue;
+        const float *x = input + (uint64_t)block * QUANTIZED_BLOCK_WEIGHTS;
+        int16_t *place = q + (uint64_t)block * QUANTIZED_BLOCK_WEIGHTS;
+        __m256 inverse = _mm256_set1_ps(factors->inverse[block]);
+        __m256i kept = _mm256_set1_epi32(factors->kept[block]), rounded[VECTORS];
+        for (uint32_t v = 0; v < VECTORS; v++) {
+            __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x + v * VECTOR_FLOATS), inverse);
+            rounded[v] = _mm256_and_si256(_mm256_cvtps_epi32(scaled), kept);
+            rows[block] = _mm256_add_epi32(rows[block], rounded[v]);
+        }
+        for (uint32_t v = 0; v < VECTORS; v += 2) {
+            __m256i packed = _mm256_packs_epi32(rounded[v], rounded[v + 1]);
+            packed = _mm256_permute4x64_epi64(packed, 0xD8); /* packs works per 128-bit half */
+            _mm256_storeu_si256((__m256i *)(place + v * VECTOR_FLOATS), packed);
+        }
     }
-    return sum_of_words(sum);
+    return join_lanes(rows, true);
 }
 
 void prepare_row_avx2(const float *input, uint32_t columns, const struct prepared_row *output)
 {
-    for (uint32_t block = 0; block < columns / QUANTIZED_BLOCK_WEIGHTS; block++) {
-        uint64_t offset = (uint64_t)block * QUANTIZED_BLOCK_WEIGHTS;
-        __m256 x[VECTORS];
-        for (int v = 0; v < VECTORS; v++)
-            x[v] = _mm256_loadu_ps(input + offset + v * VECTOR_FLOATS);
-        struct block_scale scale = block_scale(block_magnitude(x));
-        int32_t sum = round_block(x, scale.inverse, output->q + offset);
-        output->scale[block] = scale.scale;
-        output->sum[block] = sum;
-        output->scaled_sum[block] = scale.scale * (float)sum;
+    const __m256 most = _mm256_set1_ps(ROUNDED_MAX);
+    uint32_t blocks = columns / QUANTIZED_BLOCK_WEIGHTS;
+    for (uint32_t first = 0; first < blocks; first += BLOCKS) {
+        uint32_t count = blocks - first < BLOCKS ? blocks - first : BLOCKS;
+        uint64_t offset = (uint64_t)first * QUANTIZED_BLOCK_WEIGHTS;
+        __m256i present = first_lanes(count);
+        __m256 largest = _mm256_castsi256_ps(magnitudes(input + offset, count));
+        __m256 finite = _mm256_cmp_ps(largest, _mm256_set1_ps(FINITE_MAX), _CMP_LE_OQ);
+        __m256 kept =
+            _mm256_and_ps(finite, _mm256_cmp_ps(largest, _mm256_set1_ps(NEGLIGIBLE), _CMP_GE_OQ));
+        __m256 scale = _mm256_and_ps(kept, _mm256_div_ps(largest, most));
+        scale = _mm256_blendv_ps(_mm256_set1_ps(NAN), scale, finite);
+        struct factors factors;
+        _mm256_store_ps(factors.inverse, _mm256_div_ps(most, largest));
+        _mm256_store_si256((__m256i *)factors.kept, _mm256_castps_si256(kept));
+        __m256i sums = round_blocks(input + offset, count, &factors, output->q + offset);
+        _mm256_maskstore_ps(output->scale + first, present, scale);
+        _mm256_maskstore_epi32(output->sum + first, present, sums);
+        _mm256_maskstore_ps(output->scaled_sum + first, present,
+                            _mm256_mul_ps(scale, _mm256_cvtepi32_ps(sums)));
     }
 }
 

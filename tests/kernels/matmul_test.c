@@ -212,30 +212,60 @@ static void a_strange_input_spoils_its_row_alone(void **state)
     free_buffers(&b);
 }
 
+static const float block_sizes[] = {0.0f,     0x1p-149f, 0x1p-101f, 0x1p-100f,
+                                    0x1p-60f, 1.0f,      0x1p+60f};
+enum { BLOCK_SIZES = sizeof block_sizes / sizeof *block_sizes };
+
+/* Each block of 32 values of a row has the size that `sizes` names for it; all subjects give the
+ * same bits, which are returned. */
+static const float *multiply_sizes(struct buffers *b, const float *sizes)
+{
+    const float *first = NULL;
+    for (uint32_t k = 0; k < COLUMNS; k++)
+        b->input[k] = sizes[k / 32] * (k % 3 == 0 ? -1.0f : 1.0f);
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        if (backend == NULL)
+            continue;
+        struct matrix *matrix = make_matrix(backend, WEIGHT_TYPE_Q8_0, OUTPUTS, NULL);
+        multiply(backend, &matrix, 1, b->input, 1, first == NULL ? &b->alone : &b->together);
+        if (first != NULL)
+            assert_same_bits(subjects[s].name, b->together, b->alone, sizeof(float) * OUTPUTS);
+        first = b->alone;
+        backend->operations->matrix_free(backend, matrix);
+        backend_close(backend);
+    }
+    return first;
+}
+
 /* Blocks of tiny and huge values: scales at the ends of their range. */
 static void extreme_activations_keep_their_precision(void **state)
 {
-    static const float sizes[] = {0.0f, 0x1p-149f, 0x1p-101f, 0x1p-100f, 0x1p-60f, 1.0f, 0x1p+60f};
+    float sizes[COLUMNS / 32];
     struct buffers b = make_buffers();
     (void)state;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        float *first = NULL;
-        for (uint32_t k = 0; k < COLUMNS; k++)
-            b.input[k] = sizes[i] * (k % 3 == 0 ? -1.0f : 1.0f);
-        for (size_t s = 0; s < subject_count; s++) {
-            struct backend *backend = subject_open(&subjects[s]);
-            if (backend == NULL)
-                continue;
-            struct matrix *matrix = make_matrix(backend, WEIGHT_TYPE_Q8_0, OUTPUTS, NULL);
-            multiply(backend, &matrix, 1, b.input, 1, first == NULL ? &b.alone : &b.together);
-            if (first != NULL)
-                assert_same_bits(subjects[s].name, b.together, b.alone, sizeof(float) * OUTPUTS);
-            first = b.alone;
-            for (uint32_t o = 0; o < OUTPUTS; o++)
-                assert_true(isfinite(first[o]) && (sizes[i] >= 0x1p-100f || first[o] == 0.0f));
-            backend->operations->matrix_free(backend, matrix);
-            backend_close(backend);
-        }
+    for (size_t i = 0; i < BLOCK_SIZES; i++) {
+        for (uint32_t block = 0; block < COLUMNS / 32; block++)
+            sizes[block] = block_sizes[i];
+        const float *output = multiply_sizes(&b, sizes);
+        for (uint32_t o = 0; o < OUTPUTS; o++)
+            assert_true(isfinite(output[o]) && (block_sizes[i] >= 0x1p-100f || output[o] == 0.0f));
+    }
+    free_buffers(&b);
+}
+
+/* Several blocks are rounded at a time: each has a scale of its own. */
+static void blocks_of_all_sizes_stand_side_by_side(void **state)
+{
+    float sizes[COLUMNS / 32];
+    struct buffers b = make_buffers();
+    (void)state;
+    for (uint32_t shift = 0; shift < BLOCK_SIZES; shift++) {
+        for (uint32_t block = 0; block < COLUMNS / 32; block++)
+            sizes[block] = block_sizes[(block + shift) % BLOCK_SIZES];
+        const float *output = multiply_sizes(&b, sizes);
+        for (uint32_t o = 0; o < OUTPUTS; o++)
+            assert_true(isfinite(output[o]) && output[o] != 0.0f);
     }
     free_buffers(&b);
 }
@@ -391,6 +421,7 @@ int main(void)
         cmocka_unit_test(row_order_permutes_the_output),
         cmocka_unit_test(a_strange_input_spoils_its_row_alone),
         cmocka_unit_test(extreme_activations_keep_their_precision),
+        cmocka_unit_test(blocks_of_all_sizes_stand_side_by_side),
         cmocka_unit_test(bf16_products_are_flushed_chains),
         cmocka_unit_test(an_odd_row_ends_with_itself),
         cmocka_unit_test(what_bf16_cannot_hold_spoils_its_row),
