@@ -71,39 +71,68 @@ ALWAYS_INLINE void score_count(const struct attention_tile *tile, struct query_s
         score_vectors(tile, states, v, count, type);
 }
 
-static void soften_one(struct query_state *state, float scale)
+/* The scores of vector `v` that the query sees, -infinity behind them. */
+ALWAYS_INLINE __m256 load_scores(const struct query_state *state, uint32_t v, const bool all)
 {
-    const __m256 nothing = _mm256_set1_ps(-INFINITY);
-    __m256 scores[TILE_VECTORS], largest = nothing;
-    for (uint32_t v = 0; v < TILE_VECTORS; v++) {
-        uint32_t key = v * VECTOR_FLOATS;
-        __m256i mask = first_lanes(state->count > key ? state->count - key : 0);
-        __m256 loaded = _mm256_maskload_ps(state->probabilities + key, mask);
-        scores[v] = _mm256_blendv_ps(nothing, loaded, _mm256_castsi256_ps(mask));
-        largest = _mm256_max_ps(scores[v], largest);
-    }
-    float scaled = scale * largest_lane(largest);
-    float risen = scaled > state->maximum ? scaled : state->maximum;
-    __m256 shrink = exp2_vector(_mm256_set1_ps(state->maximum - risen));
-    __m256 lanes[2];
-    for (uint32_t half = 0; half < 2; half++)
-        lanes[half] = _mm256_mul_ps(_mm256_loadu_ps(state->lanes + half * VECTOR_FLOATS), shrink);
-    for (uint32_t v = 0; v < TILE_VECTORS; v++) {
-        __m256 exponent = _mm256_fmadd_ps(scores[v], _mm256_set1_ps(scale), _mm256_set1_ps(-risen));
-        __m256 probability = exp2_vector(exponent); /* 0 where nothing is */
-        _mm256_store_ps(state->probabilities + v * VECTOR_FLOATS, probability);
-        lanes[v % 2] = _mm256_add_ps(lanes[v % 2], probability);
-    }
-    for (uint32_t half = 0; half < 2; half++)
-        _mm256_storeu_ps(state->lanes + half * VECTOR_FLOATS, lanes[half]);
-    state->maximum = risen;
-    state->shrink = _mm256_cvtss_f32(shrink);
+    uint32_t key = v * VECTOR_FLOATS;
+    if (all)
+        return _mm256_load_ps(state->probabilities + key);
+    __m256i mask = first_lanes(state->count > key ? state->count - key : 0);
+    __m256 loaded = _mm256_maskload_ps(state->probabilities + key, mask);
+    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), loaded, _mm256_castsi256_ps(mask));
 }
 
+/* The largest score, or the state's maximum where that is larger, scaled. */
+ALWAYS_INLINE float risen_maximum(const struct query_state *state, float scale, const bool all)
+{
+    __m256 largest = _mm256_set1_ps(-INFINITY);
+    for (uint32_t v = 0; v < TILE_VECTORS; v++)
+        largest = _mm256_max_ps(load_scores(state, v, all), largest); /* drops a NaN */
+    float scaled = scale * largest_lane(largest);
+    return scaled > state->maximum ? scaled : state->maximum;
+}
+
+/* Scores to probabilities, 0 where nothing is. */
+ALWAYS_INLINE void weigh_scores(struct query_state *state, float scale, const bool all)
+{
+    const __m256 shrink = _mm256_set1_ps(state->shrink), risen = _mm256_set1_ps(-state->maximum);
+    __m256 low = _mm256_mul_ps(_mm256_loadu_ps(state->lanes), shrink);
+    __m256 high = _mm256_mul_ps(_mm256_loadu_ps(state->lanes + VECTOR_FLOATS), shrink);
+    for (uint32_t v = 0; v < TILE_VECTORS; v += 2) {
+        __m256 a = load_scores(state, v, all), b = load_scores(state, v + 1, all);
+        a = exp2_vector(_mm256_fmadd_ps(a, _mm256_set1_ps(scale), risen));
+        b = exp2_vector(_mm256_fmadd_ps(b, _mm256_set1_ps(scale), risen));
+        _mm256_store_ps(state->probabilities + v * VECTOR_FLOATS, a);
+        _mm256_store_ps(state->probabilities + (v + 1) * VECTOR_FLOATS, b);
+        low = _mm256_add_ps(low, a);
+        high = _mm256_add_ps(high, b);
+    }
+    _mm256_storeu_ps(state->lanes, low);
+    _mm256_storeu_ps(state->lanes + VECTOR_FLOATS, high);
+}
+
+/* All queries of a block at once: first their new maxima and what these shrink, a lane each, then
+ * the probabilities, so that nothing waits for the chain of a single query. */
 static void soften(struct query_state *states, uint32_t count, float scale)
 {
-    for (uint32_t i = 0; i < count; i++)
-        soften_one(&states[i], scale);
+    _Alignas(32) float before[VECTOR_FLOATS] = {0}, risen[VECTOR_FLOATS] = {0};
+    _Alignas(32) float shrink[VECTOR_FLOATS];
+    for (uint32_t q = 0; q < count; q++) {
+        bool all = states[q].count == ATTENTION_TILE_KEYS;
+        before[q] = states[q].maximum;
+        risen[q] =
+            all ? risen_maximum(&states[q], scale, true) : risen_maximum(&states[q], scale, false);
+    }
+    _mm256_store_ps(shrink,
+                    exp2_vector(_mm256_sub_ps(_mm256_load_ps(before), _mm256_load_ps(risen))));
+    for (uint32_t q = 0; q < count; q++) {
+        states[q].maximum = risen[q];
+        states[q].shrink = shrink[q];
+        if (states[q].count == ATTENTION_TILE_KEYS)
+            weigh_scores(&states[q], scale, true);
+        else
+            weigh_scores(&states[q], scale, false);
+    }
 }
 
 /* `width` x 8 dims of the output from range.dim on. */

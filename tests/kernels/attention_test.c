@@ -251,11 +251,11 @@ static void s22_batch_rows_and_slots_are_two_spaces(void **state)
 /* Rows at consecutive positions share what they read. Chunks of all lengths over the border of two
  * segments, between rows of other sequences whose positions would fit in: each row has the bits
  * that it has alone. */
-static void chunks_between_neighbours_equal_single_rows(void **state)
+static void check_chunks(uint32_t heads)
 {
     enum { FIRST = 240, CHUNK_MAX = 40, ROWS_MAX = CHUNK_MAX + 3 };
     struct scene_options options = small;
-    (void)state;
+    options.heads = heads;
     options.slots = 3;
     uint32_t count = outputs_of(&options);
     float *alone = malloc((FIRST + CHUNK_MAX) * count * sizeof *alone);
@@ -290,6 +290,14 @@ static void chunks_between_neighbours_equal_single_rows(void **state)
     }
     free(together);
     free(alone);
+}
+
+/* With one or two query heads to a kv head a block of queries holds several rows. */
+static void chunks_between_neighbours_equal_single_rows(void **state)
+{
+    (void)state;
+    for (uint32_t heads = small.kv_heads; heads <= small.heads; heads += small.kv_heads)
+        check_chunks(heads);
 }
 
 /* More query heads per kv head than are computed together, several segments. */
