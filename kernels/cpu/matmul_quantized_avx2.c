@@ -10,7 +10,7 @@
 enum {
     HALVES = PANEL_ROWS / VECTOR_FLOATS,
     PAIRS = QUANTIZED_BLOCK_WEIGHTS / 2,
-    CHUNK_BLOCKS = 16, /* 16 KiB unpacked: half of an L1 cache */
+    CHUNK_BLOCKS = 9,  /* 9 KiB unpacked, beside as much to come, in an L1 cache */
     ROWS_TOGETHER = 4, /* 8 accumulators, 2 weights, 1 activation */
     PREFETCH_BYTES = 2048,
     CACHE_LINE_BYTES = 64,
@@ -39,13 +39,13 @@ ALWAYS_INLINE const uint32_t *block_words(const void *block, const uint32_t type
     return ((const struct panel_block_q4_1 *)block)->q[0];
 }
 
-ALWAYS_INLINE void prefetch_block(const void *block, const uint32_t type)
+ALWAYS_INLINE void prefetch_block(const void *block, uint64_t ahead, const uint32_t type)
 {
     const uint32_t bytes = type == WEIGHT_TYPE_Q8_0   ? sizeof(struct panel_block_q8_0)
                            : type == WEIGHT_TYPE_Q4_0 ? sizeof(struct panel_block_q4_0)
                                                       : sizeof(struct panel_block_q4_1);
     for (uint32_t line = 0; line < bytes; line += CACHE_LINE_BYTES)
-        _mm_prefetch((const char *)block + PREFETCH_BYTES + line, _MM_HINT_T0);
+        _mm_prefetch((const char *)block + ahead + line, _MM_HINT_T0);
 }
 
 /* Scales stand first in every block; the minima of Q4_1 follow them. */
@@ -87,30 +87,54 @@ ALWAYS_INLINE __m256i add_pair(__m256i sum, __m256i weights, __m256i activations
     return _mm256_add_epi32(sum, _mm256_madd_epi16(weights, activations));
 }
 
-/* Sums of one block and one half of the panel for one row. Two accumulators halve the chain of
- * additions. */
-ALWAYS_INLINE __m256i sum_nibbles(const uint32_t *words, uint32_t half, const int16_t *q)
+/* One activation pair with both halves of the panel. */
+ALWAYS_INLINE void add_both(__m256i *sums, __m256i low, __m256i high, __m256i activations)
 {
-    __m256i even = _mm256_setzero_si256(), odd = _mm256_setzero_si256();
-    for (uint32_t v = 0; v < Q4_WORDS; v++) {
-        __m256i packed = load_words(words, v, half);
-        even = add_pair(even, nibble_pair(packed, 0), broadcast_pair(q, 4 * v));
-        odd = add_pair(odd, nibble_pair(packed, 1), broadcast_pair(q, 4 * v + 1));
-        even = add_pair(even, nibble_pair(packed, 2), broadcast_pair(q, 4 * v + 2));
-        odd = add_pair(odd, nibble_pair(packed, 3), broadcast_pair(q, 4 * v + 3));
-    }
-    return _mm256_add_epi32(even, odd);
+    PIN(activations);
+    sums[0] = add_pair(sums[0], low, activations);
+    sums[1] = add_pair(sums[1], high, activations);
+    PIN(sums[0]);
+    PIN(sums[1]);
 }
 
-ALWAYS_INLINE __m256i sum_bytes(const uint32_t *words, uint32_t half, const int16_t *q)
+/* Sums of a block for one row. A pair in the middle of a half word is masked where it lies, 16 or
+ * 256 times what it stands for, and shifted back once for the whole block: |sum| < 2^30. */
+ALWAYS_INLINE void sum_nibbles(const uint32_t *words, const int16_t *q, __m256i *sums)
 {
-    __m256i even = _mm256_setzero_si256(), odd = _mm256_setzero_si256();
-    for (uint32_t v = 0; v < Q8_WORDS; v++) {
-        __m256i packed = load_words(words, v, half);
-        even = add_pair(even, byte_pair(packed, 0), broadcast_pair(q, 2 * v));
-        odd = add_pair(odd, byte_pair(packed, 1), broadcast_pair(q, 2 * v + 1));
+    const __m256i first = _mm256_set1_epi32(0x000F000F), second = _mm256_set1_epi32(0x00F000F0);
+    const __m256i third = _mm256_set1_epi32(0x0F000F00);
+    __m256i by_16[HALVES], by_256[HALVES];
+    for (uint32_t half = 0; half < HALVES; half++)
+        sums[half] = by_16[half] = by_256[half] = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < Q4_WORDS; v++) {
+        const int16_t *at = q + 8 * v;
+        __m256i packed[HALVES] = {load_words(words, v, 0), load_words(words, v, 1)};
+        add_both(sums, _mm256_and_si256(packed[0], first), _mm256_and_si256(packed[1], first),
+                 broadcast_pair(at, 0));
+        add_both(by_16, _mm256_and_si256(packed[0], second), _mm256_and_si256(packed[1], second),
+                 broadcast_pair(at, 1));
+        add_both(by_256, _mm256_and_si256(packed[0], third), _mm256_and_si256(packed[1], third),
+                 broadcast_pair(at, 2));
+        add_both(sums, _mm256_srli_epi16(packed[0], 12), _mm256_srli_epi16(packed[1], 12),
+                 broadcast_pair(at, 3));
     }
-    return _mm256_add_epi32(even, odd);
+    for (uint32_t half = 0; half < HALVES; half++) {
+        __m256i shifted =
+            _mm256_add_epi32(_mm256_srai_epi32(by_16[half], 4), _mm256_srai_epi32(by_256[half], 8));
+        sums[half] = _mm256_add_epi32(sums[half], shifted);
+    }
+}
+
+ALWAYS_INLINE void sum_bytes(const uint32_t *words, const int16_t *q, __m256i *sums)
+{
+    sums[0] = sums[1] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (uint32_t v = 0; v < Q8_WORDS; v++) {
+        __m256i low = load_words(words, v, 0), high = load_words(words, v, 1);
+        add_both(sums, byte_pair(low, 0), byte_pair(high, 0), broadcast_pair(q, 2 * v));
+        add_both(sums, byte_pair(low, 1), byte_pair(high, 1), broadcast_pair(q, 2 * v + 1));
+    }
 }
 
 /* The step from block sums to the chain over blocks. */
@@ -128,14 +152,18 @@ ALWAYS_INLINE void multiply_row(const void *panel, const struct prepared_row *ro
         const void *block = block_at(panel, index, type);
         const uint32_t *words = block_words(block, type);
         const int16_t *q = row->q + (uint64_t)index * QUANTIZED_BLOCK_WEIGHTS;
-        prefetch_block(block, type);
+        prefetch_block(block, PREFETCH_BYTES, type);
+        __m256i sums[HALVES];
+        if (type == WEIGHT_TYPE_Q8_0)
+            sum_bytes(words, q, sums);
+        else
+            sum_nibbles(words, q, sums);
         for (uint32_t half = 0; half < HALVES; half++) {
-            __m256i sums =
-                type == WEIGHT_TYPE_Q8_0 ? sum_bytes(words, half, q) : sum_nibbles(words, half, q);
             if (type == WEIGHT_TYPE_Q4_0)
-                sums = _mm256_sub_epi32(sums, _mm256_set1_epi32(Q4_0_ZERO * row->sum[index]));
+                sums[half] =
+                    _mm256_sub_epi32(sums[half], _mm256_set1_epi32(Q4_0_ZERO * row->sum[index]));
             chain[half] =
-                add_block(chain[half], sums, block_scales(block, half), row->scale[index]);
+                add_block(chain[half], sums[half], block_scales(block, half), row->scale[index]);
             if (type == WEIGHT_TYPE_Q4_1)
                 chain[half] = _mm256_fmadd_ps(block_minima(block, half),
                                               _mm256_set1_ps(row->scaled_sum[index]), chain[half]);
@@ -155,9 +183,13 @@ ALWAYS_INLINE void multiply_few(const void *panel, const struct matmul_share *sh
     }
 }
 
-/* Blocks first..first+count-1 of a panel, unpacked. */
+/* Blocks first..first+count-1 of a panel, unpacked. Each tile of rows fetches its part of the
+ * blocks that come CHUNK_BLOCKS later, those of the next panel at the end: the processor does not
+ * at the pace of several rows. */
 struct chunk {
+    const void *panel;
     uint32_t first, count;
+    uint32_t turn, turns; /* blocks turn, turn + turns, ... are fetched by this tile */
     __m256i weights[CHUNK_BLOCKS][PAIRS][HALVES];
     __m256 scales[CHUNK_BLOCKS][HALVES], minima[CHUNK_BLOCKS][HALVES];
 };
@@ -175,12 +207,11 @@ ALWAYS_INLINE void unpack_half(const uint32_t *words, uint32_t half, __m256i (*w
     }
 }
 
-ALWAYS_INLINE void unpack_chunk(const void *panel, struct chunk *chunk, const uint32_t type)
+ALWAYS_INLINE void unpack_chunk(struct chunk *chunk, const uint32_t type)
 {
     for (uint32_t i = 0; i < chunk->count; i++) {
-        const void *block = block_at(panel, chunk->first + i, type);
+        const void *block = block_at(chunk->panel, chunk->first + i, type);
         const uint32_t *words = block_words(block, type);
-        prefetch_block(block, type);
         for (uint32_t half = 0; half < HALVES; half++) {
             chunk->scales[i][half] = block_scales(block, half);
             if (type == WEIGHT_TYPE_Q4_1)
@@ -221,16 +252,29 @@ ALWAYS_INLINE void sum_block(const __m256i (*weights)[HALVES], const int16_t *co
     }
 }
 
+ALWAYS_INLINE void fetch_ahead(const struct chunk *chunk, uint32_t i, const uint32_t type)
+{
+    const char *here = block_at(chunk->panel, chunk->first + i, type);
+    const char *there = block_at(chunk->panel, chunk->first + i + CHUNK_BLOCKS, type);
+    prefetch_block(here, (uint64_t)(there - here), type);
+}
+
 /* Continues the chains of `rows` rows over the blocks of a chunk. */
 ALWAYS_INLINE void chain_chunk(const struct chunk *chunk, const struct prepared_row *prepared,
-                               float *output, const uint32_t rows, const bool with_minimum)
+                               float *output, const uint32_t rows, const uint32_t type)
 {
+    const bool with_minimum = type == WEIGHT_TYPE_Q4_1;
     const uint32_t first = chunk->first;
     const int16_t *q[ROWS_TOGETHER] = {NULL};
+    uint32_t fetched = chunk->turn;
     for (uint32_t r = 0; r < rows; r++)
         q[r] = prepared[r].q + (uint64_t)first * QUANTIZED_BLOCK_WEIGHTS;
     for (uint32_t i = 0; i < chunk->count; i++) {
         __m256i sums[ROWS_TOGETHER][HALVES];
+        if (i == fetched) {
+            fetch_ahead(chunk, i, type);
+            fetched += chunk->turns;
+        }
         sum_block(chunk->weights[i], q, i * QUANTIZED_BLOCK_WEIGHTS, sums, rows);
         for (uint32_t r = 0; r < rows; r++) {
             float scale = prepared[r].scale[first + i];
@@ -252,25 +296,27 @@ ALWAYS_INLINE void multiply_many(const void *panel, const struct matmul_share *s
                                  const uint32_t type)
 {
     struct chunk chunk;
-    const bool with_minimum = type == WEIGHT_TYPE_Q4_1;
+    chunk.panel = panel;
+    chunk.turns = (share->rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
     uint32_t blocks = share->columns / QUANTIZED_BLOCK_WEIGHTS;
     __builtin_memset(share->output, 0, share->rows * PANEL_ROWS * sizeof(float));
     for (chunk.first = 0; chunk.first < blocks; chunk.first += CHUNK_BLOCKS) {
         uint32_t left = blocks - chunk.first;
         chunk.count = left < CHUNK_BLOCKS ? left : CHUNK_BLOCKS;
-        unpack_chunk(panel, &chunk, type);
-        for (uint32_t row = 0; row < share->rows; row += ROWS_TOGETHER) {
+        unpack_chunk(&chunk, type);
+        chunk.turn = 0;
+        for (uint32_t row = 0; row < share->rows; row += ROWS_TOGETHER, chunk.turn++) {
             struct prepared_row prepared[ROWS_TOGETHER];
             float *output = share->output + row * PANEL_ROWS;
             uint32_t rows = share->rows - row;
             for (uint32_t r = 0; r < ROWS_TOGETHER && r < rows; r++)
                 prepared[r] = prepared_row_at(share->prepared, share->columns, row + r);
             if (rows >= ROWS_TOGETHER) {
-                chain_chunk(&chunk, prepared, output, ROWS_TOGETHER, with_minimum);
+                chain_chunk(&chunk, prepared, output, ROWS_TOGETHER, type);
                 continue;
             }
             for (uint32_t r = 0; r < rows; r++)
-                chain_chunk(&chunk, prepared + r, output + r * PANEL_ROWS, 1, with_minimum);
+                chain_chunk(&chunk, prepared + r, output + r * PANEL_ROWS, 1, type);
         }
     }
 }
