@@ -56,6 +56,16 @@ static void take_bf16_rows(const struct matmul_job *job, uint32_t first_row,
     share->pairs = (const uint32_t *)rows;
 }
 
+/* Of the pieces of a unit those that fall to panel `p` of its `panels`. */
+static struct fetch_walk panel_walk(const struct fetch_walk *unit, uint32_t p, uint32_t panels)
+{
+    struct fetch_walk walk = *unit;
+    uint32_t first = unit->pieces * p / panels;
+    walk.piece += first;
+    walk.pieces = unit->pieces * (p + 1) / panels - first;
+    return walk;
+}
+
 /* The unit that begins at `panel` for the tile that starts at `first_row`. Pairs write
  * to their place; the kernels of one panel, which keep their chains in memory, to a tile in the L1
  * cache. */
@@ -92,6 +102,8 @@ static void multiply_panels(const struct matmul_job *job, const struct matmul_pa
     share.output = tile;
     share.output_stride = PANEL_ROWS;
     for (uint32_t p = 0; p < panels; p++) {
+        struct fetch_walk part_walk = panel_walk(walk, p, panels);
+        share.walk = part_walk.pieces > 0 ? &part_walk : NULL;
         multiply(panel_at(matrix, panel + p), &share);
         store_panel(&share, part, column + p * PANEL_ROWS, output);
     }

@@ -3,6 +3,7 @@
  * unpack in registers, once per row. Many rows: unpack CHUNK_BLOCKS blocks into the L1 cache, then
  * 4 activation rows x 16 weight rows at a time. */
 #include "kernels/cpu/avx2.h"
+#include "kernels/cpu/fetch.h"
 #include "kernels/cpu/matrix.h"
 #include "kernels/cpu/prepared.h"
 #include "kernels/cpu/simd_avx2.h"
@@ -20,6 +21,9 @@ enum {
 /* Keeps the compiler from moving a value between registers and the stack in the inner loops: gcc 12
  * reorders them until it spills, at half the speed. */
 #define PIN(value) __asm__("" : "+x"(value))
+
+/* Without it gcc keeps a second copy of the chains on the stack. */
+#define STAY_IN_PLACE() __asm__ volatile("" : : : "memory")
 
 ALWAYS_INLINE const void *block_at(const void *panel, uint64_t index, const uint32_t type)
 {
@@ -189,7 +193,8 @@ ALWAYS_INLINE void multiply_few(const void *panel, const struct matmul_share *sh
 struct chunk {
     const void *panel;
     uint32_t first, count;
-    uint32_t turn, turns; /* blocks turn, turn + turns, ... are fetched by this tile */
+    uint32_t turn, turns;    /* blocks turn, turn + turns, ... are fetched by this tile */
+    struct fetch_walk *walk; /* or NULL */
     __m256i weights[CHUNK_BLOCKS][PAIRS][HALVES];
     __m256 scales[CHUNK_BLOCKS][HALVES], minima[CHUNK_BLOCKS][HALVES];
 };
@@ -229,9 +234,46 @@ ALWAYS_INLINE void unpack_chunk(struct chunk *chunk, const uint32_t type)
     }
 }
 
+/* The records of some rows from a block on. They lie at equal distances, so that few registers hold
+ * their addresses. */
+struct rows_view {
+    const uint8_t *q, *scale, *scaled_sum; /* of the first row */
+    uint64_t stride;                       /* bytes from a row to the next */
+    float *output;                         /* [row][16] */
+};
+
+ALWAYS_INLINE void skip_blocks(struct rows_view *rows, uint64_t blocks)
+{
+    rows->q += blocks * QUANTIZED_BLOCK_WEIGHTS * sizeof(int16_t);
+    rows->scale += blocks * sizeof(float);
+    rows->scaled_sum += blocks * sizeof(float);
+}
+
+ALWAYS_INLINE void skip_rows(struct rows_view *rows, uint64_t count)
+{
+    rows->q += count * rows->stride;
+    rows->scale += count * rows->stride;
+    rows->scaled_sum += count * rows->stride;
+    rows->output += count * PANEL_ROWS;
+}
+
+ALWAYS_INLINE __m256i pair_of_row(const struct rows_view *rows, uint32_t r, uint32_t pair)
+{
+    int32_t both;
+    __builtin_memcpy(&both, rows->q + r * rows->stride + pair * sizeof both, sizeof both);
+    return _mm256_set1_epi32(both);
+}
+
+ALWAYS_INLINE __m256 float_of_row(const uint8_t *first, uint64_t stride, uint32_t r)
+{
+    float x;
+    __builtin_memcpy(&x, first + r * stride, sizeof x);
+    return _mm256_set1_ps(x);
+}
+
 /* sums[row][half] of one block. */
-ALWAYS_INLINE void sum_block(const __m256i (*weights)[HALVES], const int16_t *const *q,
-                             uint32_t offset, __m256i (*sums)[HALVES], const uint32_t rows)
+ALWAYS_INLINE void sum_block(const __m256i (*weights)[HALVES], const struct rows_view *view,
+                             __m256i (*sums)[HALVES], const uint32_t rows)
 {
     for (uint32_t r = 0; r < rows; r++)
         sums[r][0] = sums[r][1] = _mm256_setzero_si256();
@@ -242,7 +284,7 @@ ALWAYS_INLINE void sum_block(const __m256i (*weights)[HALVES], const int16_t *co
         PIN(high);
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < rows; r++) {
-            __m256i x = broadcast_pair(q[r] + offset, pair);
+            __m256i x = pair_of_row(view, r, pair);
             PIN(x);
             sums[r][0] = add_pair(sums[r][0], low, x);
             sums[r][1] = add_pair(sums[r][1], high, x);
@@ -259,37 +301,61 @@ ALWAYS_INLINE void fetch_ahead(const struct chunk *chunk, uint32_t i, const uint
     prefetch_block(here, (uint64_t)(there - here), type);
 }
 
-/* Continues the chains of `rows` rows over the blocks of a chunk. */
-ALWAYS_INLINE void chain_chunk(const struct chunk *chunk, const struct prepared_row *prepared,
-                               float *output, const uint32_t rows, const uint32_t type)
+/* From the sums of block i of the chunk to the chains, which wait in the L1 cache. */
+ALWAYS_INLINE void add_blocks(const struct chunk *chunk, uint32_t i, __m256i (*sums)[HALVES],
+                              const struct rows_view *view, const uint32_t rows,
+                              const uint32_t type)
 {
-    const bool with_minimum = type == WEIGHT_TYPE_Q4_1;
-    const uint32_t first = chunk->first;
-    const int16_t *q[ROWS_TOGETHER] = {NULL};
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < rows; r++) {
+        __m256 scale = float_of_row(view->scale, view->stride, r);
+#pragma GCC unroll 2
+        for (uint32_t half = 0; half < HALVES; half++) {
+            float *place = view->output + r * PANEL_ROWS + half * VECTOR_FLOATS;
+            __m256 factor = _mm256_mul_ps(chunk->scales[i][half], scale);
+            __m256 sum = _mm256_cvtepi32_ps(sums[r][half]);
+            __m256 chain = _mm256_fmadd_ps(factor, sum, _mm256_loadu_ps(place));
+            if (type == WEIGHT_TYPE_Q4_1)
+                chain = _mm256_fmadd_ps(chunk->minima[i][half],
+                                        float_of_row(view->scaled_sum, view->stride, r), chain);
+            _mm256_storeu_ps(place, chain);
+        }
+    }
+}
+
+/* Continues the chains of `rows` rows, whose view begins at the chunk, over its blocks. */
+ALWAYS_INLINE void chain_chunk(const struct chunk *chunk, struct rows_view view,
+                               const uint32_t rows, const uint32_t type)
+{
     uint32_t fetched = chunk->turn;
-    for (uint32_t r = 0; r < rows; r++)
-        q[r] = prepared[r].q + (uint64_t)first * QUANTIZED_BLOCK_WEIGHTS;
     for (uint32_t i = 0; i < chunk->count; i++) {
         __m256i sums[ROWS_TOGETHER][HALVES];
         if (i == fetched) {
             fetch_ahead(chunk, i, type);
             fetched += chunk->turns;
         }
-        sum_block(chunk->weights[i], q, i * QUANTIZED_BLOCK_WEIGHTS, sums, rows);
-        for (uint32_t r = 0; r < rows; r++) {
-            float scale = prepared[r].scale[first + i];
-            float scaled_sum = prepared[r].scaled_sum[first + i];
-            for (uint32_t half = 0; half < HALVES; half++) {
-                float *place = output + r * PANEL_ROWS + half * VECTOR_FLOATS;
-                __m256 chain =
-                    add_block(_mm256_loadu_ps(place), sums[r][half], chunk->scales[i][half], scale);
-                if (with_minimum)
-                    chain =
-                        _mm256_fmadd_ps(chunk->minima[i][half], _mm256_set1_ps(scaled_sum), chain);
-                _mm256_storeu_ps(place, chain);
-            }
-        }
+        if (chunk->walk != NULL)
+            fetch_step(chunk->walk);
+        sum_block(chunk->weights[i], &view, sums, rows);
+        add_blocks(chunk, i, sums, &view, rows, type);
+        skip_blocks(&view, 1);
+        STAY_IN_PLACE();
     }
+}
+
+ALWAYS_INLINE struct rows_view view_rows(const struct matmul_share *share, uint32_t row,
+                                         uint32_t block)
+{
+    struct prepared_row first = prepared_row_at(share->prepared, share->columns, row);
+    struct rows_view view = {
+        .q = (const uint8_t *)first.q,
+        .scale = (const uint8_t *)first.scale,
+        .scaled_sum = (const uint8_t *)first.scaled_sum,
+        .stride = prepared_row_bytes(share->columns),
+        .output = share->output + (uint64_t)row * PANEL_ROWS,
+    };
+    skip_blocks(&view, block);
+    return view;
 }
 
 ALWAYS_INLINE void multiply_many(const void *panel, const struct matmul_share *share,
@@ -298,25 +364,26 @@ ALWAYS_INLINE void multiply_many(const void *panel, const struct matmul_share *s
     struct chunk chunk;
     chunk.panel = panel;
     chunk.turns = (share->rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+    chunk.walk = share->walk;
     uint32_t blocks = share->columns / QUANTIZED_BLOCK_WEIGHTS;
     __builtin_memset(share->output, 0, share->rows * PANEL_ROWS * sizeof(float));
+    if (chunk.walk != NULL)
+        fetch_pace(chunk.walk, (uint64_t)chunk.turns * blocks);
     for (chunk.first = 0; chunk.first < blocks; chunk.first += CHUNK_BLOCKS) {
         uint32_t left = blocks - chunk.first;
         chunk.count = left < CHUNK_BLOCKS ? left : CHUNK_BLOCKS;
         unpack_chunk(&chunk, type);
         chunk.turn = 0;
         for (uint32_t row = 0; row < share->rows; row += ROWS_TOGETHER, chunk.turn++) {
-            struct prepared_row prepared[ROWS_TOGETHER];
-            float *output = share->output + row * PANEL_ROWS;
-            uint32_t rows = share->rows - row;
-            for (uint32_t r = 0; r < ROWS_TOGETHER && r < rows; r++)
-                prepared[r] = prepared_row_at(share->prepared, share->columns, row + r);
-            if (rows >= ROWS_TOGETHER) {
-                chain_chunk(&chunk, prepared, output, ROWS_TOGETHER, type);
+            struct rows_view view = view_rows(share, row, chunk.first);
+            if (share->rows - row >= ROWS_TOGETHER) {
+                chain_chunk(&chunk, view, ROWS_TOGETHER, type);
                 continue;
             }
-            for (uint32_t r = 0; r < rows; r++)
-                chain_chunk(&chunk, prepared + r, output + r * PANEL_ROWS, 1, type);
+            for (uint32_t r = row; r < share->rows; r++) {
+                chain_chunk(&chunk, view, 1, type);
+                skip_rows(&view, 1);
+            }
         }
     }
 }
