@@ -25,9 +25,9 @@ uint32_t fetch_count(const struct kv_reads *reads)
     layer.layers = 1;
     uint64_t most = kv_pool_blocks(&layer, FETCH_BYTES_MAX), count = 0;
     most = most < FETCH_PIECES_MAX ? most : FETCH_PIECES_MAX;
-    for (uint32_t row = 0; row < reads->rows && count < most; row++)
+    for (uint32_t row = 0; row < reads->rows && count <= most; row++)
         count += fetched(reads, row) ? blocks_of_row(reads, row) : 0;
-    return (uint32_t)(count < most ? count : most);
+    return count <= most ? (uint32_t)count : 0;
 }
 
 uint32_t fetch_list(const struct kv_reads *reads, uint32_t first, uint32_t count,

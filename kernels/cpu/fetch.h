@@ -10,7 +10,7 @@
 enum {
     FETCH_LINE_BYTES = 64,
     FETCH_PIECES_MAX = 1024,
-    FETCH_BYTES_MAX = 8 << 20, /* for one attention: what a third cache keeps beside the weights */
+    FETCH_BYTES_MAX = 2 << 20, /* for one attention: what the second caches of two threads hold */
 };
 
 /* Pieces of equal length, one after the other. */
@@ -44,7 +44,8 @@ static inline void fetch_step(struct fetch_walk *walk)
         __builtin_prefetch(walk->at, 0, 2);
 }
 
-/* Blocks that the attention reads, up to FETCH_BYTES_MAX of them. */
+/* Blocks that the attention reads; 0 where they are more than FETCH_BYTES_MAX: of these many would
+ * be gone again before they are read. */
 uint32_t fetch_count(const struct kv_reads *reads);
 
 /* Addresses of blocks first .. first + count - 1 of these into `pieces`; as many as are mapped. */
