@@ -33,15 +33,42 @@ struct matmul_job {
     uint32_t piece_count, piece_bytes;
 };
 
-/* Copies a panel's columns of the tile, 16 or what the matrix has left of them. */
-static void store_panel(const struct matmul_share *share, const struct matmul_part *part,
-                        uint32_t column, float *output)
+/* Where a panel's columns of the tile go: 16 of each row, or what the matrix has left of them. */
+struct panel_place {
+    float *first; /* of the tile's first row */
+    uint64_t rows, stride;
+    uint32_t width;
+};
+
+static struct panel_place place_of(const struct matmul_share *share, const struct matrix *matrix,
+                                   uint32_t column, float *output)
 {
-    uint32_t stride = part->matrix->rows, left = stride - column;
-    uint32_t width = left < PANEL_ROWS ? left : PANEL_ROWS;
-    for (uint64_t row = 0; row < share->rows; row++)
-        memcpy(output + row * stride + column, share->output + row * PANEL_ROWS,
-               width * sizeof *output);
+    uint32_t left = matrix->rows - column;
+    return (struct panel_place){
+        .first = output + column,
+        .rows = share->rows,
+        .stride = matrix->rows,
+        .width = left < PANEL_ROWS ? left : PANEL_ROWS,
+    };
+}
+
+/* Rows are a matrix apart: their lines come from afar, and arrive while the products are made. */
+static void fetch_place(const struct panel_place *place)
+{
+    for (uint64_t row = 0; row < place->rows; row++)
+        __builtin_prefetch(place->first + row * place->stride, 1, 2);
+}
+
+static void store_panel(const struct panel_place *place, const float *tile)
+{
+    for (uint64_t row = 0; row < place->rows; row++) {
+        float *to = place->first + row * place->stride;
+        const float *from = tile + row * PANEL_ROWS;
+        if (place->width == PANEL_ROWS)
+            memcpy(to, from, PANEL_ROWS * sizeof *to); /* of a length that the compiler knows */
+        else
+            memcpy(to, from, place->width * sizeof *to);
+    }
 }
 
 /* Columns and input of a share of BF16 weights. */
@@ -104,8 +131,10 @@ static void multiply_panels(const struct matmul_job *job, const struct matmul_pa
     for (uint32_t p = 0; p < panels; p++) {
         struct fetch_walk part_walk = panel_walk(walk, p, panels);
         share.walk = part_walk.pieces > 0 ? &part_walk : NULL;
+        struct panel_place place = place_of(&share, matrix, column + p * PANEL_ROWS, output);
+        fetch_place(&place);
         multiply(panel_at(matrix, panel + p), &share);
-        store_panel(&share, part, column + p * PANEL_ROWS, output);
+        store_panel(&place, tile);
     }
 }
 
