@@ -170,7 +170,9 @@ struct step_order {
 
 struct begin_args {
     struct step_order order;
-    uint32_t rows; /* of the grid */
+    uint32_t rows;        /* of the grid */
+    uint32_t samples;     /* no fewer than the step has */
+    uint32_t entries_max; /* places of order.entries */
     struct step_counts *counts;
     uint32_t *decoding;
     uint32_t *positions;

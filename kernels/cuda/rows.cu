@@ -10,22 +10,51 @@ namespace
 
 enum { WARP = 32, THREADS = 256, WARPS = THREADS / WARP };
 
+enum { EARLY_ENTRIES = 128 };
+
+/* What a thread of the first CTA asks the host for before it knows how much of it counts. */
+struct early_lists {
+    struct table_entry entry;
+    uint32_t sample_row, sample_position, sample_slot;
+    struct sampling sampling;
+};
+
+__device__ __forceinline__ struct early_lists ask_early(const struct begin_args &args)
+{
+    const struct step_order &order = args.order;
+    const uint32_t i = threadIdx.x;
+    struct early_lists early = {};
+    if (blockIdx.x > 0)
+        return early;
+    if (i < args.samples) {
+        early.sample_row = order.sample_rows[i];
+        early.sample_position = order.sample_positions[i];
+        early.sample_slot = order.sample_slots[i];
+        early.sampling = order.sampling[i];
+    }
+    if (i < EARLY_ENTRIES && i < args.entries_max)
+        early.entry = order.entries[i];
+    return early;
+}
+
 /* What concerns all rows: new entries of the block table, spans, samples. */
-__device__ void take_lists(const struct begin_args &args, const struct step_header &header)
+__device__ void take_lists(const struct begin_args &args, const struct step_header &header,
+                           const struct early_lists &early)
 {
     const struct step_order &order = args.order;
     const uint32_t first = blockIdx.x * THREADS + threadIdx.x, stride = gridDim.x * THREADS;
     for (uint32_t i = first; i < header.entry_count; i += stride) {
-        const struct table_entry entry = order.entries[i];
+        const struct table_entry entry = i < EARLY_ENTRIES ? early.entry : order.entries[i];
         args.table[entry.index] = entry.block;
     }
     for (uint32_t i = first; i < header.span_count; i += stride)
         args.spans[i] = order.spans[i];
     for (uint32_t i = first; i < header.counts.samples; i += stride) {
-        args.sample_rows[i] = order.sample_rows[i];
-        args.sample_positions[i] = order.sample_positions[i];
-        args.sample_slots[i] = order.sample_slots[i];
-        args.sampling[i] = order.sampling[i];
+        const bool asked = i < THREADS;
+        args.sample_rows[i] = asked ? early.sample_row : order.sample_rows[i];
+        args.sample_positions[i] = asked ? early.sample_position : order.sample_positions[i];
+        args.sample_slots[i] = asked ? early.sample_slot : order.sample_slots[i];
+        args.sampling[i] = asked ? early.sampling : order.sampling[i];
     }
 }
 
@@ -47,8 +76,9 @@ __global__ void __launch_bounds__(THREADS) begin_kernel(const __grid_constant__ 
         header = *args.order.header;
     if (threadIdx.x < 3)
         mine[threadIdx.x] = sources[threadIdx.x][row];
+    const struct early_lists early = ask_early(args);
     __syncthreads();
-    take_lists(args, header);
+    take_lists(args, header, early);
     if (row == 0 && threadIdx.x == 0) {
         *args.counts = header.counts;
         *args.decoding = header.decoding;

@@ -473,6 +473,8 @@ static enum status begin(struct step *step, const struct step_plan *plan)
     struct begin_args args = {};
     args.order = step->exchanges[plan->exchange].order;
     args.rows = plan->rows;
+    args.samples = plan->samples;
+    args.entries_max = step->entries_max;
     args.counts = at->counts;
     args.decoding = at->decoding;
     args.positions = at->positions;
