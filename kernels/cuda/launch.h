@@ -274,8 +274,8 @@ struct step_answer {
     float *logprobs;         /* [sample] */
     uint32_t *errors;        /* [sample] enum row_error */
     uint32_t *row_errors;    /* [row] */
-    volatile uint64_t *span; /* device_clock_ns() at the first kernel's work and at the end */
-    volatile uint64_t *done; /* the number of the last step that is complete */
+    volatile uint64_t *span; /* device_clock_ns() at the first kernel's work and at the end; the
+                                end is 0 until all else is here */
 };
 
 struct draw_args {
@@ -290,7 +290,6 @@ struct draw_args {
     struct sample_partial *partials; /* [sample][chunk] */
     uint32_t *slot_tokens;
     uint32_t *finished; /* counter, 0 between launches */
-    uint64_t *steps;    /* number of steps complete */
     struct step_answer answer;
 };
 cudaError_t sample_prepare();

@@ -81,16 +81,6 @@ __device__ VALUE reduce(VALUE value, VALUE *scratch, JOIN join)
     return value;
 }
 
-__device__ __forceinline__ float larger(float a, float b)
-{
-    return fmaxf(a, b);
-}
-
-__device__ __forceinline__ float added(float a, float b)
-{
-    return __fadd_rn(a, b);
-}
-
 __device__ __forceinline__ uint64_t larger_key(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
@@ -145,17 +135,52 @@ __device__ uint64_t best_score(const struct draw_args &args, uint32_t sample, ui
     return best;
 }
 
+/* What the warps of a chunk found. */
+struct chunk_scratch {
+    float largest[PART_THREADS / WARP];
+    float sum[PART_THREADS / WARP];
+    uint64_t best[PART_THREADS / WARP];
+};
+
+/* Of values from here to the whole chunk: the largest for all threads, the best for the first. */
+__device__ __forceinline__ void find_largest(struct chunk_scratch *scratch, float *largest,
+                                             uint64_t *best)
+{
+    float value = *largest;
+    uint64_t key = *best;
+#pragma unroll
+    for (int distance = WARP / 2; distance > 0; distance /= 2) {
+        value = fmaxf(value, __shfl_xor_sync(~0u, value, distance));
+        key = larger_key(key, __shfl_xor_sync(~0u, key, distance));
+    }
+    if (threadIdx.x % WARP == 0) {
+        scratch->largest[threadIdx.x / WARP] = value;
+        scratch->best[threadIdx.x / WARP] = key;
+    }
+    __syncthreads();
+    value = scratch->largest[0];
+#pragma unroll
+    for (uint32_t i = 1; i < PART_THREADS / WARP; i++)
+        value = fmaxf(value, scratch->largest[i]);
+    if (threadIdx.x == 0)
+        for (uint32_t i = 0; i < PART_THREADS / WARP; i++)
+            key = larger_key(key, scratch->best[i]);
+    *largest = value;
+    *best = key;
+}
+
+/* Before the wait only what the first kernel of the step wrote is read: it is complete. */
 __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constant__ draw_args args)
 {
-    __shared__ float float_scratch[PART_THREADS / WARP];
-    __shared__ uint64_t key_scratch[PART_THREADS / WARP];
+    __shared__ struct chunk_scratch scratch;
+    const uint32_t sample = blockIdx.y, first = blockIdx.x * SAMPLE_CHUNK;
+    const bool there = sample < args.counts->samples;
+    const struct sampling sampling = there ? args.sampling[sample] : (struct sampling){};
     wait_for_inputs();
     let_next_start();
-    const uint32_t sample = blockIdx.y, first = blockIdx.x * SAMPLE_CHUNK;
-    if (sample >= args.counts->samples)
+    if (!there)
         return;
     const float *logits = args.logits + (uint64_t)sample * args.columns;
-    const struct sampling sampling = args.sampling[sample];
     const bool greedy = sampling.temperature <= 0.0f;
     const bool scored = !greedy && !has_filter(sampling, args.vocabulary);
     const uint32_t last = args.vocabulary - 1;
@@ -175,18 +200,24 @@ __global__ void __launch_bounds__(PART_THREADS) part_kernel(const __grid_constan
     uint64_t best = candidate(largest, largest_id);
     if (scored)
         best = best_score(args, sample, first, values);
-    largest = reduce(largest, float_scratch, larger);
+    find_largest(&scratch, &largest, &best);
     /* the largest itself counts exactly 1, so no log-probability is above 0 */
     float sum = 0.0f;
 #pragma unroll
     for (uint32_t i = 0; i < PER_THREAD; i++)
         sum = __fadd_rn(sum, exp2_of(__fmul_rn(__fsub_rn(values[i], largest), (float)LOG2_E)));
-    sum = reduce(sum, float_scratch, added);
-    best = reduce(best, key_scratch, larger_key);
+    sum = add_lanes(sum);
+    if (threadIdx.x % WARP == 0)
+        scratch.sum[threadIdx.x / WARP] = sum;
     /* a NaN is in the sum, an infinity in the widest */
-    const uint32_t bad = __syncthreads_or(isinf(widest) || isnan(sum) || isinf(largest)) != 0;
-    if (threadIdx.x == 0)
-        args.partials[(uint64_t)sample * gridDim.x + blockIdx.x] = {largest, sum, bad, 0, best};
+    const bool infinite = __syncthreads_or(isinf(widest)) != 0;
+    if (threadIdx.x != 0)
+        return;
+    sum = scratch.sum[0];
+    for (uint32_t i = 1; i < PART_THREADS / WARP; i++)
+        sum = __fadd_rn(sum, scratch.sum[i]);
+    const uint32_t bad = infinite || isnan(sum) || isinf(largest);
+    args.partials[(uint64_t)sample * gridDim.x + blockIdx.x] = {largest, sum, bad, 0, best};
 }
 
 /* A row with a filter, for one CTA. */
@@ -283,17 +314,16 @@ __device__ uint64_t draw_filtered(const struct row_view &row, const struct sampl
     return reduce(best, row.scratch, larger_key);
 }
 
+/* The end of the step on the device's clock is what the host looks for: one word, so nothing has to
+ * be on the host before it but the answers, whose CTAs have waited for that. */
 __device__ void tell_host(const struct draw_args &args)
 {
     __threadfence_system();
     if (atomicAdd(args.finished, 1u) + 1 != gridDim.x)
         return;
-    *args.finished = 0;
-    const uint64_t step = *args.steps + 1;
-    *args.steps = step;
-    args.answer.span[1] = device_clock_ns();
     __threadfence_system();
-    *args.answer.done = step;
+    args.answer.span[1] = device_clock_ns();
+    *args.finished = 0;
 }
 
 /* All chunks of a row, by every warp: lane l takes chunks l, l + 32, ... and the lanes meet at
@@ -327,18 +357,21 @@ __device__ struct sample_partial join_parts(const struct sample_partial *parts, 
     return mine;
 }
 
+/* Before the wait as part_kernel. */
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const __grid_constant__ draw_args args)
 {
     extern __shared__ uint64_t histogram[];
     __shared__ uint64_t scratch[ROW_THREADS / WARP];
-    wait_for_inputs();
-    let_next_start();
     const uint32_t sample = blockIdx.x;
     const uint32_t chunks = (args.vocabulary + SAMPLE_CHUNK - 1) / SAMPLE_CHUNK;
-    if (sample < args.counts->samples) {
+    const bool there = sample < args.counts->samples;
+    const uint32_t slot = there ? args.slots[sample] : 0;
+    const struct sampling sampling = there ? args.sampling[sample] : (struct sampling){};
+    wait_for_inputs();
+    let_next_start();
+    if (there) {
         const struct sample_partial *parts = args.partials + (uint64_t)sample * chunks;
         const float *logits = args.logits + (uint64_t)sample * args.columns;
-        const struct sampling sampling = args.sampling[sample];
         const struct sample_partial whole = join_parts(parts, chunks);
         uint64_t best = whole.best;
         const float largest = whole.largest;
@@ -351,11 +384,13 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const __grid_constant_
         }
         if (threadIdx.x == 0) {
             const uint32_t token = bad != 0 ? 0 : ~(uint32_t)best;
-            args.slot_tokens[args.slots[sample]] = token;
+            /* a greedy row takes the largest: no way to the logits and back */
+            const float logit = sampling.temperature <= 0.0f ? largest : logits[token];
+            args.slot_tokens[slot] = token;
             args.answer.tokens[sample] = token;
             args.answer.errors[sample] = bad != 0 ? ROW_ERROR_LOGITS : 0;
             args.answer.logprobs[sample] =
-                bad != 0 ? 0.0f : __fsub_rn(__fsub_rn(logits[token], largest), logf(whole.sum));
+                bad != 0 ? 0.0f : __fsub_rn(__fsub_rn(logit, largest), logf(whole.sum));
         }
     }
     if (threadIdx.x == 0)

@@ -1,10 +1,10 @@
 /* Steps of the CUDA backend: memory, graphs, and what goes between host and device.
  *
  * The host writes an order into pinned memory and launches; the first kernel of the step reads it,
- * the last one writes the answer and the step's number into pinned memory, where the host looks for
- * it. A step whose rows are all sampled decodes is one launch of a graph that was captured at start
- * for its number of rows, rounded up; up to 4 rows it holds the persistent step. Two orders alternate, so the second step can begin while the
- * first runs. */
+ * the last one writes the answer and, when that has arrived, the time of the step's end into pinned
+ * memory, where the host looks for it. A step whose rows are all sampled decodes is one launch of a
+ * graph that was captured at start for its number of rows, rounded up; up to 4 rows it holds the
+ * persistent step. Two orders alternate, so the second step can begin while the first runs. */
 #include "kernels/cuda/step_state.h"
 
 extern "C" {
@@ -55,7 +55,6 @@ static void place_buffers(struct step *step, struct region *region)
     at->counts = take<struct step_counts>(region, 1);
     at->decoding = take<uint32_t>(region, 1);
     at->finished = take<uint32_t>(region, 1);
-    at->steps = take<uint64_t>(region, 1);
     at->full = take<uint32_t>(region, 1);
     at->positions = take<uint32_t>(region, rows);
     at->slots = take<uint32_t>(region, rows);
@@ -86,7 +85,6 @@ static void place_buffers(struct step *step, struct region *region)
 static void place_pinned(struct step *step, struct region *region)
 {
     const struct step_options *options = &step->options;
-    step->done = take<uint64_t>(region, 1);
     step->progress = take<uint32_t>(region, 1);
     for (struct exchange &exchange : step->exchanges) {
         struct step_order filled = {};
@@ -106,7 +104,6 @@ static void place_pinned(struct step *step, struct region *region)
         exchange.answer.errors = take<uint32_t>(region, options->samples);
         exchange.answer.row_errors = take<uint32_t>(region, options->rows);
         exchange.answer.span = take<uint64_t>(region, 2);
-        exchange.answer.done = step->done;
         exchange.row_of = take<uint32_t>(region, options->rows);
         exchange.hashes = take<uint64_t>(region, options->samples);
     }
@@ -448,6 +445,7 @@ static enum status begin_step(struct step *step, const struct step_batch *batch)
     step->pending_count = 0;
     exchange->rows = plan.rows;
     exchange->samples = plan.samples;
+    exchange->answer.span[1] = 0;
     step->begun++;
     const struct backend_fault *fault = &step->cuda->fault;
     if (fault->kind == BACKEND_FAULT_LIBRARY)
@@ -471,7 +469,7 @@ static void show_progress(struct step *step)
 
 static bool is_done(const struct step *step)
 {
-    return *step->done > step->collected;
+    return step->exchanges[step->collected % STEPS_IN_FLIGHT].answer.span[1] != 0;
 }
 
 static bool step_ready(struct step *step)
@@ -493,7 +491,7 @@ static enum status collect(struct step *step, struct step_sample *out_samples, u
         if (error != cudaSuccess && error != cudaErrorNotReady)
             return cuda_status(error, "step");
     }
-    __sync_synchronize(); /* the answer was written before its number */
+    __sync_synchronize(); /* the answer was written before its end */
     const struct exchange *exchange = &step->exchanges[step->collected % STEPS_IN_FLIGHT];
     for (uint32_t i = 0; i < exchange->samples; i++)
         out_samples[i] = {exchange->answer.tokens[i], exchange->answer.logprobs[i],

@@ -462,7 +462,6 @@ static enum status draw(struct step *step, const struct step_plan *plan)
     args.partials = at->sample_partials;
     args.slot_tokens = at->slot_tokens;
     args.finished = at->finished;
-    args.steps = at->steps;
     args.answer = step->exchanges[plan->exchange].answer;
     return cuda_status(sample_launch(&args, step->cuda->stream), "sample");
 }

@@ -47,7 +47,6 @@ struct step_buffers {
     uint32_t *arrivals;
     struct sample_partial *sample_partials;
     uint32_t *finished;
-    uint64_t *steps;
     uint32_t *full; /* holds FEW_ROWS_MAX: the count of a product without a step */
 };
 
@@ -85,7 +84,6 @@ struct step {
     void *pinned;
     struct step_buffers at;
     struct exchange exchanges[STEPS_IN_FLIGHT];
-    volatile uint64_t *done;     /* mapped */
     volatile uint32_t *progress; /* mapped: layers done of the step that runs */
     uint32_t progress_shown;
     uint64_t begun, collected;
