@@ -25,6 +25,8 @@ one_fault() {
     ask > "$work/faulty" &
     local asking=$!
     begin=$(date +%s%N)
+    wait -n "$worker" "$asking" # where the fault does not come the answer ends first
+    kill -9 "$worker" 2> /dev/null
     wait "$worker"; code=$?
     local took=$((($(date +%s%N) - begin) / 1000000))
     start_worker "$model"

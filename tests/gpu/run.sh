@@ -82,10 +82,12 @@ start_pair() {
     return 1
 }
 
-# ask [FILE_FOR_ERRORS]: the prompt has more than 16 tokens, so that its products are the library's.
+# ask [FILE_FOR_ERRORS]: the prompt has more than 128 tokens, so that its products are the library's.
 ask() {
-    "$bin/tandem" generate --run-dir "$work/run" --max-tokens 3500 --ignore-eos "Once upon a time there was a miller who had three \
-sons, a mill, a donkey and a cat, and when he died they shared all of it among them." 2>> "${1:-$logs/cli.log}"
+    local tale="Once upon a time there was a miller who had three sons, a mill, a donkey and a cat, and when he died they \
+shared all of it among them."
+    "$bin/tandem" generate --run-dir "$work/run" --max-tokens 3500 --ignore-eos "$tale $tale $tale $tale $tale" \
+        2>> "${1:-$logs/cli.log}"
 }
 
 # The answer of an undisturbed run, and with the worker killed up to four times on the way.
