@@ -3,7 +3,7 @@ import os
 import signal
 import time
 
-from tandem_harness import (EXIT_INTERNAL, EXIT_TEMPORARY, Streams, TandemTest, main, wait_for)
+from tandem_harness import (EXIT_INTERNAL, EXIT_TEMPORARY, PATIENCE, Streams, TandemTest, main, wait_for)
 
 WORDS = "the river and an old bridge carried a quiet town through many long winters of snow".split()
 
@@ -165,7 +165,8 @@ class Restart(TandemTest):
         self.assertTrue(worker.running())
 
     def test_drain(self):
-        coordinator = self.system.start_coordinator("--slots", "4")
+        coordinator = self.system.start_coordinator("--slots", "4",
+                                                    "--drain-timeout-ms", str(int(30_000 * PATIENCE)))
         worker = self.system.start_worker()
         expected = self.undisturbed(4, 1000)
         streams = self.start_streams(4, 1000)
