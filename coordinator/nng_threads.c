@@ -50,10 +50,10 @@ static uint32_t count_threads(void)
 /* A thread gets its name when it first runs: until two looks agree. Too few are harmless. */
 static uint32_t count_settled(void)
 {
-    const struct timespec pause = {.tv_nsec = NS_PER_MS};
+    const struct timespec moment = {.tv_nsec = NS_PER_MS};
     uint32_t count = count_threads(), before = 0;
     for (uint32_t look = 0; look < LOOKS_MAX && (count == 0 || count != before); look++) {
-        nanosleep(&pause, NULL);
+        nanosleep(&moment, NULL);
         before = count;
         count = count_threads();
     }
