@@ -23,8 +23,8 @@
  *   < core_worker_observed            at each core_tick while an epoch is attached
  *   < core_worker_lost(connection)    attach EOF, pidfd readable, a send that failed
  *   > FENCE                           exactly one for each ATTACH; afterwards the core does not
- * touch the segment any more < core_epoch_closed(epoch)        the fenced epoch's socket could be
- * closed */
+ *                                     touch the segment any more
+ *   < core_epoch_gone(epoch)          the process of the fenced epoch has ended */
 #ifndef TANDEM_COORDINATOR_CORE_H
 #define TANDEM_COORDINATOR_CORE_H
 
@@ -245,8 +245,8 @@ struct core_observation {
 void core_worker_observed(struct core *core, uint64_t epoch,
                           const struct core_observation *observation, uint64_t now_ns);
 
-/* The socket of a fenced epoch was closed; until then the epoch counts as abandoned. */
-void core_epoch_closed(struct core *core, uint64_t epoch, uint64_t now_ns);
+/* The process of a fenced epoch has ended; until then the epoch counts as abandoned. */
+void core_epoch_gone(struct core *core, uint64_t epoch, uint64_t now_ns);
 
 /* ---- Time and the end ---------------------------------------------------------------------- */
 

@@ -218,10 +218,10 @@ void core_worker_observed(struct core *core, uint64_t epoch,
     core_end(core);
 }
 
-void core_epoch_closed(struct core *core, uint64_t epoch, uint64_t now_ns)
+void core_epoch_gone(struct core *core, uint64_t epoch, uint64_t now_ns)
 {
     core_begin(core, now_ns);
-    worker_state_epoch_closed(&core->workers, epoch);
+    worker_state_epoch_gone(&core->workers, epoch);
     promote(core);
     core_end(core);
 }

@@ -305,9 +305,9 @@ static bool handle_workers(struct service *service)
         case WORKER_EVENT_UNSENT:
             tell_lost(service, event.connection, now_ns);
             break;
-        case WORKER_EVENT_CLOSED:
-            log_debug("epoch_closed", "epoch=%" PRIu64, event.epoch);
-            core_epoch_closed(service->core, event.epoch, now_ns);
+        case WORKER_EVENT_GONE:
+            log_debug("epoch_gone", "epoch=%" PRIu64, event.epoch);
+            core_epoch_gone(service->core, event.epoch, now_ns);
             break;
         }
         settle(service, now_ns);

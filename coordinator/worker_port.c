@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/message_queue.h"
+#include "coordinator/undertaker.h"
 #include "proto/segment_memory.h"
 
 #include <inttypes.h>
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BURIAL_POLL_NS (250 * NS_PER_MS)
+#define END_POLL_NS (250 * NS_PER_MS)
 
 enum {
     LINKS_MAX = LIMIT_ABANDONED_EPOCHS + 2,
@@ -28,8 +29,8 @@ enum {
 
 enum link_state {
     LINK_ACTIVE = 1,
-    LINK_BURIED, /* kept until its process and its pipe are gone */
-    LINK_CLOSING /* with the undertaker */
+    LINK_ENDED, /* its process may live */
+    LINK_BURIED /* with the undertaker */
 };
 
 struct sender {
@@ -45,6 +46,7 @@ struct early_result {
 };
 
 struct link {
+    struct grave grave; /* first: a grave is its link */
     struct worker_port *port;
     enum link_state state;
     uint64_t epoch, connection;
@@ -78,14 +80,16 @@ struct frame {
 struct worker_port {
     struct event_loop *loop;               /* borrowed */
     const struct run_directory *directory; /* borrowed */
-    struct link *links[LINKS_MAX];         /* owned; NULL = free */
+    struct link *links[LINKS_MAX];         /* owned, not yet buried; NULL = free */
     struct message_queue frames;           /* struct frame */
-    struct message_queue closed;           /* struct link *, from undertakers */
+    struct undertaker undertaker;          /* owns what is buried */
     nng_msg *borrowed;
     struct worker_report report;
     struct wire_error error;
+    struct link *gone[LINKS_MAX]; /* buried, not yet told */
+    uint32_t gone_count;
     struct link *dying; /* its socket is closed; freed when no frame of it can be queued any more */
-    uint64_t tick_ns;   /* when to look after the buried; EVENT_LOOP_NO_DEADLINE: none */
+    uint64_t tick_ns;   /* when to look after the ended; EVENT_LOOP_NO_DEADLINE: none */
 };
 
 /* ---- Threads of nng ---- */
@@ -130,8 +134,8 @@ static bool is_worker(const struct link *link, nng_pipe pipe)
     return uid == link->uid && (link->pid == 0 || pid == (uint64_t)link->pid);
 }
 
-/* The worker is recognised before its first frame can arrive (ADD_PRE). Closing a pipe is safe only
- * in ADD_POST. */
+/* The worker is recognised, and a stranger closed, before the first frame can arrive: a pipe that
+ * is closed while one arrives may hang the thread of nng that takes pipes apart. */
 static void pipe_changed(nng_pipe pipe, nng_pipe_ev event, void *context)
 {
     struct link *link = context;
@@ -141,10 +145,10 @@ static void pipe_changed(nng_pipe pipe, nng_pipe_ev event, void *context)
         atomic_fetch_add(&link->pipes, 1);
         if (is_worker(link, pipe))
             atomic_compare_exchange_strong(&link->peer, &nobody, id);
+        else
+            nng_pipe_close(pipe); /* somebody of the group */
         break;
     case NNG_PIPE_EV_ADD_POST:
-        if (!is_worker(link, pipe))
-            nng_pipe_close(pipe); /* somebody of the group who is not the worker */
         break;
     default:
         atomic_compare_exchange_strong(&link->peer, &id, 0);
@@ -188,9 +192,10 @@ static enum status open_socket(struct link *link)
     return STATUS_OK;
 }
 
-/* On a thread of its own, or where nobody ever connected. */
-static void close_link(struct link *link)
+/* On the undertaker's thread, or where nobody ever connected. */
+static void close_link(struct grave *grave)
 {
+    struct link *link = (struct link *)grave;
     if (link->receiver != NULL)
         nng_aio_stop(link->receiver);
     for (uint32_t i = 0; i < SENDERS; i++)
@@ -201,6 +206,12 @@ static void close_link(struct link *link)
     nng_aio_free(link->receiver);
     for (uint32_t i = 0; i < SENDERS; i++)
         nng_aio_free(link->senders[i].aio);
+}
+
+static bool is_quiet(struct grave *grave)
+{
+    const struct link *link = (const struct link *)grave;
+    return atomic_load(&link->pipes) == 0;
 }
 
 static void free_link(struct link *link)
@@ -219,7 +230,7 @@ enum status worker_port_open(struct event_loop *loop, const struct run_directory
     if (status == STATUS_OK)
         status = message_queue_init(&port->frames, FRAMES_MAX, sizeof(struct frame), loop);
     if (status == STATUS_OK)
-        status = message_queue_init(&port->closed, LINKS_MAX, sizeof(struct link *), loop);
+        status = undertaker_init(&port->undertaker, loop);
     if (status != STATUS_OK) {
         text_set(why, "out of memory for the worker link");
         return status;
@@ -253,6 +264,7 @@ enum status worker_port_start(struct worker_port *port, const struct epoch_terms
     struct link *link = calloc(1, sizeof *link);
     if (link == NULL)
         return STATUS_OUT_OF_MEMORY;
+    link->grave = (struct grave){.is_quiet = is_quiet, .close = close_link};
     link->port = port;
     link->state = LINK_ACTIVE;
     link->epoch = terms->epoch;
@@ -266,7 +278,7 @@ enum status worker_port_start(struct worker_port *port, const struct epoch_terms
     if (status == STATUS_OK && (status = open_socket(link)) != STATUS_OK) {
         text_set(why, "cannot listen at \"%s\"", link->path);
         unlink(link->path);
-        close_link(link);
+        close_link(&link->grave);
     }
     if (status != STATUS_OK) {
         free_link(link);
@@ -324,7 +336,7 @@ void worker_port_end(struct worker_port *port, const struct epoch_end *end, uint
     shm_close(&link->shm);
     atomic_store(&link->stopped, true);
     unlink(link->path);
-    link->state = LINK_BURIED;
+    link->state = LINK_ENDED;
     link->process = end->process;
     link->process_known = end->process_known;
     link->kill_pending = end->kill && end->process_known;
@@ -422,15 +434,24 @@ static bool next_mark(struct worker_port *port, struct worker_event *out_event)
     return false;
 }
 
-static void forget_dying(struct worker_port *port, struct worker_event *out_event)
+/* The process of an ended epoch is gone. */
+static bool next_gone(struct worker_port *port, struct worker_event *out_event)
 {
-    struct link *link = port->dying;
-    out_event->kind = WORKER_EVENT_CLOSED;
+    if (port->gone_count == 0)
+        return false;
+    const struct link *link = port->gone[--port->gone_count];
+    out_event->kind = WORKER_EVENT_GONE;
     out_event->epoch = link->epoch;
     out_event->connection = link->connection;
-    for (uint32_t i = 0; i < LINKS_MAX; i++)
-        if (port->links[i] == link)
-            port->links[i] = NULL;
+    return true;
+}
+
+static void forget_dying(struct worker_port *port)
+{
+    struct link *link = port->dying;
+    for (uint32_t i = 0; i < port->gone_count; i++)
+        if (port->gone[i] == link)
+            return; /* told first */
     free_link(link);
     port->dying = NULL;
 }
@@ -443,64 +464,52 @@ bool worker_port_next(struct worker_port *port, struct worker_event *out_event)
     *out_event = (struct worker_event){0};
     /* Taken before the frames are looked at: what is queued of this link came earlier and is
      * dropped first. */
-    if (port->dying == NULL && !message_queue_pop(&port->closed, &port->dying))
-        port->dying = NULL;
+    if (port->dying == NULL)
+        port->dying = (struct link *)undertaker_next_closed(&port->undertaker);
     if (next_frame(port, out_event) || next_mark(port, out_event))
         return true;
-    if (port->dying == NULL)
-        return false;
-    forget_dying(port, out_event);
-    return true;
+    if (port->dying != NULL)
+        forget_dying(port);
+    return next_gone(port, out_event);
 }
 
-/* ---- The buried ---- */
+/* ---- The ended ---- */
 
-static void *undertake(void *context)
+static void look_after(struct worker_port *port, uint32_t place, uint64_t now_ns)
 {
-    struct link *link = context;
-    struct worker_port *port = link->port;
-    close_link(link); /* may hang in nng; then the epoch stays counted and nobody waits */
-    enum status status = message_queue_push(&port->closed, &link);
-    CHECK(status == STATUS_OK); /* a place for each link */
-    return NULL;
-}
-
-static void hand_to_undertaker(struct link *link)
-{
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, undertake, link) != 0)
-        return; /* the next tick tries again */
-    pthread_detach(thread);
-    link->state = LINK_CLOSING;
-}
-
-static void look_after(struct link *link, uint64_t now_ns)
-{
+    struct link *link = port->links[place];
     bool ended = link->process_known && worker_process_ended(&link->process);
     if (link->kill_pending && !ended && now_ns >= link->kill_at_ns) {
         link->kill_pending = false;
         if (!worker_process_kill(&link->process))
             log_warn("worker_unreaped", "epoch=%" PRIu64 " pid=%ld", link->epoch, (long)link->pid);
     }
-    if (ended && atomic_load(&link->pipes) == 0)
-        hand_to_undertaker(link);
+    if (!ended || port->gone_count == LINKS_MAX || undertaker_is_busy(&port->undertaker))
+        return;
+    link->state = LINK_BURIED;
+    port->links[place] = NULL;
+    port->gone[port->gone_count++] = link;
+    undertaker_bury(&port->undertaker, &link->grave, now_ns);
 }
 
 void worker_port_tick(struct worker_port *port, uint64_t now_ns)
 {
+    undertaker_tick(&port->undertaker, now_ns);
     if (now_ns < port->tick_ns)
         return;
     port->tick_ns = EVENT_LOOP_NO_DEADLINE;
     for (uint32_t i = 0; i < LINKS_MAX; i++) {
-        struct link *link = port->links[i];
-        if (link == NULL || link->state != LINK_BURIED)
+        if (port->links[i] == NULL || port->links[i]->state != LINK_ENDED)
             continue;
-        look_after(link, now_ns);
-        port->tick_ns = now_ns + BURIAL_POLL_NS;
+        port->tick_ns = now_ns + END_POLL_NS;
+        look_after(port, i, now_ns);
     }
 }
 
 uint64_t worker_port_next_deadline_ns(const struct worker_port *port)
 {
-    return port->tick_ns;
+    uint64_t burial_ns = undertaker_next_deadline_ns(&port->undertaker);
+    if (port->gone_count > 0)
+        return 0;
+    return port->tick_ns < burial_ns ? port->tick_ns : burial_ns;
 }

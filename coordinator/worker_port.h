@@ -1,8 +1,8 @@
 /* The link to the worker: for each epoch a fresh nng pair0 socket at a path of its own and a fresh
- * sealed segment, so that nothing of an old epoch can reach a new worker. A fenced epoch is buried:
- * its socket is kept, unread, until its process is known to have ended and nng has reported the end
- * of the pipe; only then a thread of its own closes it (a close under traffic can hang for ever in
- * nng). All functions belong to the loop's thread. */
+ * sealed segment, so that nothing of an old epoch can reach a new worker. The socket of a fenced
+ * epoch is kept, unread, until its process is known to have ended; then the epoch is over, and the
+ * socket is left to the undertaker, for which nobody waits. All functions belong to the loop's
+ * thread. */
 #ifndef TANDEM_COORDINATOR_WORKER_PORT_H
 #define TANDEM_COORDINATOR_WORKER_PORT_H
 
@@ -42,7 +42,7 @@ enum worker_event_kind {
     WORKER_EVENT_REPORT = 1, /* decoded, not judged */
     WORKER_EVENT_NONSENSE,   /* a frame that does not decode, or too many of them */
     WORKER_EVENT_UNSENT,     /* a plan could not be sent */
-    WORKER_EVENT_CLOSED,     /* the socket of a fenced epoch is gone */
+    WORKER_EVENT_GONE,       /* the process of a fenced epoch has ended */
 };
 
 struct worker_event {
@@ -80,7 +80,7 @@ struct epoch_end {
     bool process_known;
 };
 
-/* Forgets the segment, removes the path, buries the socket. */
+/* Forgets the segment, removes the path, waits for the end of the process. */
 void worker_port_end(struct worker_port *port, const struct epoch_end *end, uint64_t now_ns);
 
 /* The next thing that happened, or false. Frames of ended epochs are dropped. */
@@ -93,7 +93,7 @@ MUST_USE bool worker_port_shown(struct worker_port *port, uint64_t epoch,
                                 const struct worker_segment_reader *segment, uint64_t step,
                                 struct worker_event *out_event);
 
-/* Looks after the buried. */
+/* Looks after the ended. */
 void worker_port_tick(struct worker_port *port, uint64_t now_ns);
 uint64_t worker_port_next_deadline_ns(const struct worker_port *port);
 

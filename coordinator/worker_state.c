@@ -266,7 +266,7 @@ bool worker_state_promote(struct worker_state *state)
     return true;
 }
 
-void worker_state_epoch_closed(struct worker_state *state, uint64_t epoch)
+void worker_state_epoch_gone(struct worker_state *state, uint64_t epoch)
 {
     for (uint32_t i = 0; i < state->abandoned_count; i++) {
         if (state->abandoned[i] == epoch) {

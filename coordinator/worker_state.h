@@ -1,7 +1,7 @@
 /* What the coordinator knows of workers, and its decisions about them: who may attach, who waits,
  * which epoch is current, whether its worker is alive. Pure: facts come in, decisions go out.
  * Invariants: (1) at most one worker is active; (2) epochs only grow, each is given once; (3) every
- * epoch that was given ends once, and counts as abandoned until its socket was closed; (4) the
+ * epoch that was given ends once, and counts as abandoned until its process has ended; (4) the
  * first worker pins tensor hash and arithmetic for the life of the instance. */
 #ifndef TANDEM_COORDINATOR_WORKER_STATE_H
 #define TANDEM_COORDINATOR_WORKER_STATE_H
@@ -60,7 +60,7 @@ struct worker_state {
     struct worker_candidate standby[LIMIT_STANDBY_WORKERS]; /* in order of arrival */
     uint32_t standby_count;
 
-    uint64_t abandoned[LIMIT_ABANDONED_EPOCHS]; /* epochs whose socket is not closed yet */
+    uint64_t abandoned[LIMIT_ABANDONED_EPOCHS]; /* ended epochs whose process may live */
     uint32_t abandoned_count;
 };
 
@@ -93,11 +93,11 @@ bool worker_state_lost(struct worker_state *state, uint64_t connection);
 /* The active epoch is over. */
 void worker_state_fenced(struct worker_state *state);
 
-/* Makes the oldest standby active under a new epoch, if none is active and sockets are not short.
- * False: nothing changed. */
+/* Makes the oldest standby active under a new epoch, if none is active and not too many epochs are
+ * abandoned. False: nothing changed. */
 bool worker_state_promote(struct worker_state *state);
 
-void worker_state_epoch_closed(struct worker_state *state, uint64_t epoch);
+void worker_state_epoch_gone(struct worker_state *state, uint64_t epoch);
 
 /* A look at the active worker. Returns why it has to be fenced, or 0. `plans` = plans outstanding.
  */

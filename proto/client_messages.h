@@ -206,7 +206,7 @@ enum durability { DURABILITY_UNKNOWN = 0, DURABILITY_LIST(WIRE_ENUM_MEMBER) };
     STATS_FIGURE(X, T, 62, workers_attached, "attachments so far") \
     STATS_FIGURE(X, T, 63, workers_lost, "epochs that ended") \
     STATS_FIGURE(X, T, 64, workers_refused, "by name") \
-    STATS_FIGURE(X, T, 65, epochs_abandoned, "sockets kept until the old process is gone") \
+    STATS_FIGURE(X, T, 65, epochs_abandoned, "ended epochs whose process may still live") \
     STATS_FIGURE(X, T, 66, worker_resident_bytes, "memory of the worker's process") \
     STATS_FIGURE(X, T, 67, worker_weights_bytes, "of the model") \
     STATS_FIGURE(X, T, 68, worker_pool_bytes, "of the KV pool, reserved") \

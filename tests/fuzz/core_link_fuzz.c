@@ -22,7 +22,7 @@ struct reader {
 struct world {
     struct engine engine;
     struct reader input;
-    uint64_t closed_epoch; /* newest whose socket was closed */
+    uint64_t gone_epoch; /* newest whose process has ended */
 };
 
 static uint32_t next_number(struct reader *reader, size_t width)
@@ -43,10 +43,10 @@ static const char *next_id(struct world *world)
 static void close_epochs(struct world *world)
 {
     struct engine *engine = &world->engine;
-    if (engine->last_fence.epoch <= world->closed_epoch)
+    if (engine->last_fence.epoch <= world->gone_epoch)
         return;
-    world->closed_epoch = engine->last_fence.epoch;
-    core_epoch_closed(engine->core, world->closed_epoch, engine->now_ns);
+    world->gone_epoch = engine->last_fence.epoch;
+    core_epoch_gone(engine->core, world->gone_epoch, engine->now_ns);
     engine_collect(engine);
 }
 

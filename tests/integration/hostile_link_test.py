@@ -231,7 +231,7 @@ class LyingWorkers(TandemTest):
             time.sleep(0.02)
         self.assertEqual(loop.returncode, 0)
         seconds = time.monotonic() - started
-        wait_for(lambda: self.system.stats()["epochs_abandoned"] == 0, 20, "burials")
+        wait_for(lambda: self.system.stats()["epochs_abandoned"] == 0, 20, "end of all epochs")
         written = self.coordinator.log()[log:]
         lines = written.count("\n")
         attached = self.system.stats()["workers_attached"]

@@ -215,7 +215,7 @@ class Kill(TandemTest):
     def resources(self):
         """Descriptors, threads and bytes of the coordinator, when all epochs are buried."""
         wait_for(lambda: self.system.stats()["epochs_abandoned"] == 0, 20, "no abandoned epoch")
-        time.sleep(1)
+        time.sleep(2 * PATIENCE)  # coordinator/undertaker.h: half a second of quiet, then it closes
         return (self.coordinator.descriptors(), len(os.listdir(f"/proc/{self.coordinator.pid}/task")),
                 self.coordinator.resident_bytes())
 
@@ -345,7 +345,7 @@ class Kill(TandemTest):
         stale = self.system.stats()["messages_stale"]
         old.send(signal.SIGCONT)
         self.assertEqual(old.exit_code(10), EXIT_TEMPORARY if separate else -signal.SIGKILL)
-        wait_for(lambda: self.system.stats()["epochs_abandoned"] == 0, 10, "its epoch is buried")
+        wait_for(lambda: self.system.stats()["epochs_abandoned"] == 0, 10, "the end of its epoch")
         self.assert_order(traffic.stop())
         self.assert_balanced()
         stats = self.system.stats()

@@ -421,7 +421,7 @@ void engine_kill(struct engine *engine)
     uint64_t epoch = engine->epoch;
     core_worker_lost(engine->core, engine->active_connection, engine->now_ns);
     engine_collect(engine);
-    core_epoch_closed(engine->core, epoch, engine->now_ns);
+    core_epoch_gone(engine->core, epoch, engine->now_ns);
     engine_collect(engine);
 }
 

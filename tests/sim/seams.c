@@ -24,7 +24,7 @@ bool __real_worker_state_ready(struct worker_state *state, uint64_t epoch);
 bool __real_worker_state_lost(struct worker_state *state, uint64_t connection);
 void __real_worker_state_fenced(struct worker_state *state);
 bool __real_worker_state_promote(struct worker_state *state);
-void __real_worker_state_epoch_closed(struct worker_state *state, uint64_t epoch);
+void __real_worker_state_epoch_gone(struct worker_state *state, uint64_t epoch);
 
 enum status __wrap_requests_add(struct requests *requests, struct wire_text id,
                                 struct request **out_request);
@@ -45,7 +45,7 @@ bool __wrap_worker_state_ready(struct worker_state *state, uint64_t epoch);
 bool __wrap_worker_state_lost(struct worker_state *state, uint64_t connection);
 void __wrap_worker_state_fenced(struct worker_state *state);
 bool __wrap_worker_state_promote(struct worker_state *state);
-void __wrap_worker_state_epoch_closed(struct worker_state *state, uint64_t epoch);
+void __wrap_worker_state_epoch_gone(struct worker_state *state, uint64_t epoch);
 
 /* ---- Requests ---- */
 
@@ -214,10 +214,10 @@ bool __wrap_worker_state_promote(struct worker_state *state)
     return taken;
 }
 
-void __wrap_worker_state_epoch_closed(struct worker_state *state, uint64_t epoch)
+void __wrap_worker_state_epoch_gone(struct worker_state *state, uint64_t epoch)
 {
     uint32_t abandoned = state->abandoned_count;
-    __real_worker_state_epoch_closed(state, epoch);
+    __real_worker_state_epoch_gone(state, epoch);
     if (state->abandoned_count < abandoned)
         transition_taken(TRANSITION_EPOCH_CLOSED);
 }

@@ -20,7 +20,7 @@ enum {
     SIM_WORKERS = 12,          /* connections */
     SIM_MESSAGES = 3,          /* of one worker, on their way to the core */
     SIM_QUEUE_BYTES = 1 << 20, /* enough for everything */
-    SIM_ABANDONED = 128,       /* epochs whose socket is not closed */
+    SIM_ABANDONED = 128,       /* epochs whose process may live */
     SIM_POISON = '!',          /* a token that ends each worker that computes it */
     SIM_DISLIKED = '?',        /* a token that each worker refuses */
 };

@@ -389,7 +389,7 @@ static bool go_on(struct simulation *sim, struct sim_worker *worker)
 void simulation_close_epochs(struct simulation *sim)
 {
     while (sim->abandoned_count > 0) {
-        core_epoch_closed(sim->core, sim->abandoned[--sim->abandoned_count], sim->now_ns);
+        core_epoch_gone(sim->core, sim->abandoned[--sim->abandoned_count], sim->now_ns);
         simulation_collect(sim);
     }
 }
@@ -494,7 +494,7 @@ void simulation_worker_event(struct simulation *sim)
     } else if (draw < 5) {
         bury(sim);
     } else if (draw < 9 && sim->abandoned_count > 0 && !sim->faults.keeps_sockets) {
-        core_epoch_closed(sim->core, sim->abandoned[--sim->abandoned_count], sim->now_ns);
+        core_epoch_gone(sim->core, sim->abandoned[--sim->abandoned_count], sim->now_ns);
         simulation_collect(sim);
     } else if (draw < 13 && worker->stage >= SIM_ATTACHED) {
         simulation_observe(sim, worker);

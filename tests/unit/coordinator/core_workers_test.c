@@ -186,7 +186,7 @@ static void events_of_another_epoch_change_nothing(void **state)
         engine_collect(&engine);
         core_worker_refused(engine.core, &refusal, engine.now_ns);
         engine_collect(&engine);
-        core_epoch_closed(engine.core, epoch, engine.now_ns);
+        core_epoch_gone(engine.core, epoch, engine.now_ns);
         engine_collect(&engine);
     }
     core_worker_attached(engine.core, engine.epoch, &engine.segment, engine.now_ns); /* again */
@@ -267,7 +267,7 @@ static void a_result_that_does_not_fit_its_plan_ends_the_epoch(void **state)
         deliver();
         assert_false(engine.attached);
         assert_int_equal(engine.last_fence.reason, CORE_FENCE_MISMATCH);
-        core_epoch_closed(engine.core, epoch, engine.now_ns);
+        core_epoch_gone(engine.core, epoch, engine.now_ns);
         engine_collect(&engine);
         engine_attach(&engine);
         engine_run(&engine);
@@ -314,7 +314,7 @@ static void refuse_plan(bool has_row)
     core_worker_refused(engine.core, &refused, engine.now_ns);
     engine_collect(&engine);
     assert_int_equal(engine.last_fence.reason, CORE_FENCE_REFUSED);
-    core_epoch_closed(engine.core, engine.last_fence.epoch, engine.now_ns);
+    core_epoch_gone(engine.core, engine.last_fence.epoch, engine.now_ns);
     engine_collect(&engine);
 }
 

@@ -25,13 +25,14 @@ static struct {
 } fixture = {.directory = {.path = "/tmp/tandem-link-XXXXXX"}};
 
 /* Made before the first call of nng, which does not survive a fork. */
-static pid_t children[2];
+enum { CHILDREN = 3 };
+static pid_t children[CHILDREN];
 
 static int open_fixture(void **state)
 {
     struct reason why;
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < CHILDREN; i++) {
         children[i] = fork();
         if (children[i] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves nobody behind */
@@ -292,7 +293,7 @@ static void a_flood_ends_the_epoch_and_not_the_process(void **state)
     end_epoch(4, NULL);
 }
 
-static void a_buried_socket_is_closed_after_its_process(void **state)
+static void an_epoch_is_over_after_its_process(void **state)
 {
     (void)state;
     struct peer_identity peer = {.pid = children[0], .uid = getuid()};
@@ -301,11 +302,11 @@ static void a_buried_socket_is_closed_after_its_process(void **state)
     start_epoch(5);
     end_epoch(5, &process);
     struct worker_event event;
-    assert_false(wait_event(&event, 600)); /* it lives: the socket is kept */
+    assert_false(wait_event(&event, 600)); /* it lives */
     kill(children[0], SIGKILL);
     waitpid(children[0], NULL, 0);
     assert_true(wait_event(&event, 5000));
-    assert_int_equal(event.kind, WORKER_EVENT_CLOSED);
+    assert_int_equal(event.kind, WORKER_EVENT_GONE);
     assert_int_equal(event.epoch, 5);
 }
 
@@ -325,11 +326,34 @@ static void a_process_that_must_go_is_killed_when_its_time_has_come(void **state
     uint64_t end_ns = clock_now_ns() + 5 * NS_PER_S;
     while (waitpid(children[1], NULL, WNOHANG) == 0) {
         assert_true(clock_now_ns() < end_ns);
-        assert_false(wait_event(&event, 20)); /* not closed before it was reaped */
+        assert_false(wait_event(&event, 20)); /* not over before it was reaped */
     }
     assert_true(clock_now_ns() >= now_ns + 400 * NS_PER_MS);
     assert_true(wait_event(&event, 5000));
-    assert_int_equal(event.kind, WORKER_EVENT_CLOSED);
+    assert_int_equal(event.kind, WORKER_EVENT_GONE);
+}
+
+/* A child of the worker, say, or nng that did not notice. */
+static void an_epoch_is_over_although_somebody_stays_connected(void **state)
+{
+    (void)state;
+    struct peer_identity peer = {.pid = children[2], .uid = getuid()};
+    struct worker_process process;
+    worker_process_open(&process, &peer);
+    struct epoch_link link = start_epoch(7);
+    nng_socket worker = dial(link.url);
+    static struct worker_report report;
+    report = (struct worker_report){.type = WORKER_READY};
+    report.ready.epoch = 7;
+    send_report(worker, &report);
+    struct worker_event event;
+    assert_true(wait_event(&event, 5000));
+    end_epoch(7, &process);
+    kill(children[2], SIGKILL);
+    waitpid(children[2], NULL, 0);
+    assert_true(wait_event(&event, 5000));
+    assert_int_equal(event.kind, WORKER_EVENT_GONE);
+    assert_int_equal(event.epoch, 7);
 }
 
 static void an_unknown_epoch_ends_without_harm(void **state)
@@ -348,8 +372,9 @@ int main(void)
         cmocka_unit_test(a_result_that_is_shown_comes_once),
         cmocka_unit_test(nothing_of_an_old_epoch_reaches_the_next),
         cmocka_unit_test(a_flood_ends_the_epoch_and_not_the_process),
-        cmocka_unit_test(a_buried_socket_is_closed_after_its_process),
+        cmocka_unit_test(an_epoch_is_over_after_its_process),
         cmocka_unit_test(a_process_that_must_go_is_killed_when_its_time_has_come),
+        cmocka_unit_test(an_epoch_is_over_although_somebody_stays_connected),
         cmocka_unit_test(an_unknown_epoch_ends_without_harm),
     };
     int failed = cmocka_run_group_tests(tests, open_fixture, close_fixture);

@@ -208,8 +208,8 @@ static void abandoned_epochs_are_bounded(void **state)
         worker_state_fenced(&workers);
     }
     assert_int_equal(hello(900, &packet).reason, ATTACH_REFUSAL_ABANDONED);
-    worker_state_epoch_closed(&workers, 5);
-    worker_state_epoch_closed(&workers, 5); /* once is enough */
+    worker_state_epoch_gone(&workers, 5);
+    worker_state_epoch_gone(&workers, 5); /* once is enough */
     assert_int_equal(workers.abandoned_count, LIMIT_ABANDONED_EPOCHS - 1);
     assert_int_equal(hello(901, &packet).welcome, WORKER_ATTACH);
     assert_int_equal(workers.epoch, LIMIT_ABANDONED_EPOCHS + 1);
