@@ -38,20 +38,25 @@ one_fault() {
     verdict $? "fault $1: exit $code after $took ms, $4, the answer is the same"
 }
 
-# one_nan KIND: of two answers one fails with numeric_error, the other one and the next are the same.
+# one_nan KIND COUNT: of COUNT answers one fails with numeric_error, the others and the next are the same.
 one_nan() {
     kill -9 "$worker"; wait "$worker" 2> /dev/null
     start_worker "$model" --debug-device-fault="$1" --debug-fault-step=300
     wait_ready
-    rm -f "$work/a.err" "$work/b.err"
-    ask "$work/a.err" > "$work/a" & local first=$!
-    ask "$work/b.err" > "$work/b" & local second=$!
-    wait $first; local a=$?; wait $second; local b=$?
-    local good bad
-    if [ $a = 0 ]; then good=a bad=b; else good=b bad=a; fi
-    [ $((a + b)) = 1 ] && grep -q numeric_error "$work/$bad.err" &&
-        [ "$(sha256sum < "$work/$good")" = "$whole" ] && [ "$(ask | sha256sum)" = "$whole" ]
-    verdict $? "fault $1: that request fails, its neighbour and the next are the same"
+    local i asking=() failures=0 differ=0
+    for i in $(seq "$2"); do
+        ask "$work/nan.$i.err" > "$work/nan.$i" & asking+=($!)
+    done
+    for i in $(seq "$2"); do
+        if wait "${asking[i - 1]}"; then
+            [ "$(sha256sum < "$work/nan.$i")" = "$whole" ] || differ=$((differ + 1))
+        else
+            failures=$((failures + 1))
+            grep -q numeric_error "$work/nan.$i.err" || differ=$((differ + 1))
+        fi
+    done
+    [ $failures = 1 ] && [ $differ = 0 ] && [ "$(ask | sha256sum)" = "$whole" ]
+    verdict $? "fault $1 among $2: that request fails, its neighbours and the next are the same"
 }
 
 # kill -9 at any moment of a step, $1 times; each answer the same, the memory comes back.
@@ -141,8 +146,10 @@ test_faults() {
     one_fault trap 700 70 cuda_failed
     one_fault hang 700 70 worker_hang
     one_fault library 1 70 library_failed
-    one_nan nan
-    one_nan negative-nan
+    one_nan nan 2
+    one_nan negative-nan 2
+    one_nan nan 12
+    one_nan negative-nan 12
     library_at_start
     start_memory
     many_kills 50

@@ -135,13 +135,13 @@ static inline void world_weights(struct step_world *world)
     };
 }
 
-/* Everything but the step. */
-static inline void world_open(struct step_world *world, const struct step_shape *shape,
-                              uint32_t slots, uint32_t context)
+/* Everything but the step. `fault` comes in that step of each world_start. */
+static inline void world_open_faulty(struct step_world *world, const struct step_shape *shape,
+                                     uint32_t slots, uint32_t context, struct backend_fault fault)
 {
     struct reason reason;
     *world = (struct step_world){.shape = *shape, .slots = slots, .context = context, .shuffle = 1};
-    const struct backend_options options = {.kind = BACKEND_CUDA};
+    const struct backend_options options = {.kind = BACKEND_CUDA, .fault = fault};
     enum status status = backend_open(&options, &world->backend, reason_init(&reason));
     if (status == STATUS_UNSUPPORTED) {
         printf("%s\n", reason.storage);
@@ -167,6 +167,12 @@ static inline void world_open(struct step_world *world, const struct step_shape 
     world->rope = malloc(rope_table_elements(&rope) * sizeof *world->rope);
     rope_table_fill(&rope, world->rope);
     world_weights(world);
+}
+
+static inline void world_open(struct step_world *world, const struct step_shape *shape,
+                              uint32_t slots, uint32_t context)
+{
+    world_open_faulty(world, shape, slots, context, (struct backend_fault){0});
 }
 
 static inline struct step_options world_options(const struct step_world *world, uint32_t rows,

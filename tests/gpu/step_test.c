@@ -224,6 +224,69 @@ static void test_many(struct step_world *world)
            "many rows, race in the ring found", 0);
 }
 
+enum { NAN_SLOTS = 128, NAN_LENGTH = 4, NAN_STEP = 2 };
+
+/* Decodes the next token of `rows` streams together and counts those whose logits are not what
+ * `hashes` says, or, not comparing, notes them there. */
+static uint32_t decode_all(struct step_world *world, uint32_t rows, uint64_t *hashes, bool compare)
+{
+    uint32_t different = 0;
+    batch_start(&batch);
+    for (uint32_t row = 0; row < rows; row++) {
+        batch_row(&batch, row, NAN_LENGTH, token_of(world, 300 + row, NAN_LENGTH));
+        batch_sample(&batch, &GREEDY);
+    }
+    batch_run(world, &batch, samples);
+    for (uint32_t row = 0; row < rows; row++) {
+        different += compare && samples[row].logits_hash != hashes[row];
+        hashes[row] = compare ? hashes[row] : samples[row].logits_hash;
+    }
+    return different;
+}
+
+static void start_all(struct step_world *world)
+{
+    world_start(world, ROWS, true);
+    for (uint32_t slot = 0; slot < NAN_SLOTS; slot++)
+        world_map(world, slot);
+}
+
+/* All prompts in the one step before the fault. */
+static void prefill_all(struct step_world *world)
+{
+    batch_start(&batch);
+    for (uint32_t row = 0; row < NAN_SLOTS * NAN_LENGTH; row++) {
+        uint32_t slot = row / NAN_LENGTH, position = row % NAN_LENGTH;
+        batch_row(&batch, slot, position, token_of(world, 300 + slot, position));
+    }
+    batch_run(world, &batch, samples);
+}
+
+/* The first row of one step is NaN after the gather: it is told as wrong and is wrong alone, in
+ * every way that a step of so many rows is computed; in the next step all is well. */
+static void test_nan(const struct step_shape *shape, uint32_t kind)
+{
+    static const uint32_t sizes[] = {1, 4, 5, 16, 33, 64, 65, NAN_SLOTS};
+    static uint64_t hashes[NAN_SLOTS];
+    struct step_world world;
+    const struct backend_fault fault = {.kind = kind, .step = NAN_STEP};
+    world_open_faulty(&world, shape, NAN_SLOTS, 64, fault);
+    start_all(&world);
+    prefill_all(&world);
+    for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        start_all(&world);
+        (void)decode_all(&world, sizes[i], hashes, false);
+        uint32_t different = decode_all(&world, sizes[i], hashes, true), told = 0;
+        for (uint32_t row = 1; row < sizes[i]; row++)
+            told += samples[row].errors != 0;
+        expect(samples[0].errors == ROW_ERROR_LOGITS && different == 1 && told == 0,
+               "NaN in one row of", sizes[i]);
+        expect(decode_all(&world, sizes[i], hashes, true) == 0 && samples[0].errors == 0,
+               "the step after it, rows", sizes[i]);
+    }
+    world_close(&world);
+}
+
 /* Two steps in flight, the token of the second taken from the first. */
 static void test_flight(struct step_world *world)
 {
@@ -326,6 +389,8 @@ static void test_shape(const struct step_shape *shape)
     test_flight(&world);
     test_refusal(&world);
     world_close(&world);
+    test_nan(shape, BACKEND_FAULT_NAN);
+    test_nan(shape, BACKEND_FAULT_NEGATIVE_NAN);
 }
 
 int main(int count, char **arguments)
