@@ -28,8 +28,7 @@ struct matmul_job {
     uint32_t tiles;
     uint32_t tile_rows; /* of all tiles but the last */
     uint32_t items, shares;
-    uint32_t stretches, stretch_shares; /* shares = stretches x stretch_shares */
-    const uint8_t *const *pieces;       /* to fetch meanwhile, dealt to the items in order */
+    const uint8_t *const *pieces; /* to fetch meanwhile, dealt to the items in order */
     uint32_t piece_count, piece_bytes;
 };
 
@@ -166,16 +165,12 @@ static void multiply_items(const struct matmul_job *job, uint32_t begin, uint32_
     }
 }
 
-/* Shares are taken in turn by threads of nearly the same speed: share s is dealt such that each of
- * them walks through a stretch of its own from one end to the other, as the prefetch of the
- * processor likes it. */
 static void matmul_shares(const void *context, uint32_t begin, uint32_t end)
 {
     const struct matmul_job *job = context;
     for (uint32_t share = begin; share < end; share++) {
-        uint32_t place = share % job->stretches * job->stretch_shares + share / job->stretches;
-        uint64_t first = (uint64_t)place * job->items / job->shares;
-        uint64_t last = (uint64_t)(place + 1) * job->items / job->shares;
+        uint64_t first = (uint64_t)share * job->items / job->shares;
+        uint64_t last = (uint64_t)(share + 1) * job->items / job->shares;
         multiply_items(job, (uint32_t)first, (uint32_t)last);
     }
 }
@@ -207,22 +202,18 @@ static uint32_t tile_rows_max(const struct matmul_job *job)
     return rows > TILE_ROWS_MIN ? (uint32_t)rows : TILE_ROWS_MIN;
 }
 
-/* As many shares as keep the threads even at the end, as long as each is worth taking. */
+/* As many shares as keep the threads even at the end, as long as each is worth taking; the same
+ * number for each thread, whose own ones are neighbours: it walks through its items from one end to
+ * the other, as the prefetch of the processor likes it. */
 static void cut_shares(struct matmul_job *job, uint32_t threads)
 {
     uint64_t products = (uint64_t)job->args->columns * PANEL_ROWS * UNIT_PANELS * job->tile_rows;
     uint32_t worth = (uint32_t)(SHARE_PRODUCTS / products) + 1; /* items */
     uint32_t most = (job->items + worth - 1) / worth;
     uint32_t least = threads * SHARES_PER_THREAD_MIN;
-    job->stretches = threads;
-    job->stretch_shares = (most > least ? most : least) / threads;
-    uint32_t whole = job->items / threads;
-    job->stretch_shares = job->stretch_shares < whole ? job->stretch_shares : whole;
-    if (job->stretch_shares == 0) { /* fewer items than threads */
-        job->stretches = job->items;
-        job->stretch_shares = 1;
-    }
-    job->shares = job->stretches * job->stretch_shares;
+    uint32_t shares = most > least ? most : least;
+    shares = shares < job->items ? shares : job->items;
+    job->shares = shares < threads ? shares : shares / threads * threads;
 }
 
 /* Few rows keep the memory busy on their own. */

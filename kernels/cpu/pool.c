@@ -2,12 +2,14 @@
 
 #include "common/check.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <xmmintrin.h>
 
 enum {
@@ -19,30 +21,47 @@ enum {
     MXCSR_CONTROL_MASK = 0xFFC0, /* without the sticky exception bits */
 };
 
-/* The whole state of handing out shares is one word: the job's number above, the shares not yet
- * taken below. Taking a share is a compare-and-swap that lowers the count, so a thread that slept
- * through a job can never take a share of a job whose description it has not seen: the description
- * stands still until every share of it is done. */
-enum { LEFT_BITS = 32 };
-#define LEFT_MASK ((UINT64_C(1) << LEFT_BITS) - 1)
+enum { CALLER = 0 }; /* its index among the threads */
 
-struct pool {
-    _Alignas(CACHE_LINE_BYTES) _Atomic uint64_t ticket;
-    _Alignas(CACHE_LINE_BYTES) _Atomic uint32_t done;
-    _Alignas(CACHE_LINE_BYTES) _Atomic uint32_t sleepers;
-    _Atomic bool caller_sleeps;
-    _Atomic bool closing;
-
-    /* The current job: written by the caller before the ticket, read after a share was taken. */
+struct job {
     pool_task task;
     const void *context;
     uint32_t items, grain, shares;
+};
+
+/* A thread's part of a job, in one cache line: shares first .. last - 1 are left of it. The thread
+ * takes from the front; whoever has nothing left takes from the back of another one's. Both ends
+ * are one word and a share is taken by a compare-and-swap, which succeeds on what stands there now:
+ * so a thread that slept through a job takes a share of the present one, if any, and reads the
+ * description after that. It stands still until every share of the job is done. */
+struct part {
+    _Alignas(CACHE_LINE_BYTES) _Atomic uint64_t left; /* first above, last below */
+    struct job job;                                   /* written before `left` */
+};
+
+static_assert(sizeof(struct part) == CACHE_LINE_BYTES, "a thread needs one line for its part");
+
+enum { LAST_BITS = 32 };
+#define LAST_MASK ((UINT64_C(1) << LAST_BITS) - 1)
+
+struct thread {
+    struct pool *pool;
+    uint32_t index;
+    pthread_t handle;
+};
+
+struct pool {
+    _Alignas(CACHE_LINE_BYTES) _Atomic uint32_t done; /* shares of the current job */
+    _Alignas(CACHE_LINE_BYTES) _Atomic uint32_t sleepers;
+    _Alignas(CACHE_LINE_BYTES) _Atomic bool caller_sleeps; /* read by all, seldom written */
+    _Atomic bool closing;
+    uint32_t threads;
+    uint32_t started;
+    struct thread *others; /* owned; threads - 1 */
 
     pthread_mutex_t mutex;
     pthread_cond_t work, finished;
-    uint32_t threads;
-    uint32_t started;
-    pthread_t *handles; /* owned; threads - 1 */
+    struct part parts[]; /* [thread] */
 };
 
 void float_environment_set(void)
@@ -55,23 +74,49 @@ static void float_environment_check(void)
     CHECK((_mm_getcsr() & MXCSR_CONTROL_MASK) == MXCSR_DEFAULT);
 }
 
-static uint64_t shares_left(uint64_t ticket)
+static uint64_t left_of(uint32_t first, uint32_t last)
 {
-    return ticket & LEFT_MASK;
+    return (uint64_t)first << LAST_BITS | last;
 }
 
-/* Takes one share into out_share; false when none is left. */
-static bool take_share(struct pool *pool, uint32_t *out_share)
+static uint32_t first_of(uint64_t left)
 {
-    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
-    while (shares_left(ticket) != 0) {
-        if (atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket - 1,
-                                                  memory_order_acquire, memory_order_acquire)) {
-            *out_share = pool->shares - (uint32_t)shares_left(ticket);
+    return (uint32_t)(left >> LAST_BITS);
+}
+
+static uint32_t last_of(uint64_t left)
+{
+    return (uint32_t)(left & LAST_MASK);
+}
+
+static bool part_is_empty(struct part *part)
+{
+    uint64_t left = atomic_load(&part->left);
+    return first_of(left) == last_of(left);
+}
+
+/* Takes the first share of a part, or the last, into out_share; false when none is left. */
+static bool take_share(struct part *part, bool front, uint32_t *out_share)
+{
+    uint64_t left = atomic_load_explicit(&part->left, memory_order_acquire);
+    while (first_of(left) != last_of(left)) {
+        uint32_t first = first_of(left), last = last_of(left);
+        uint64_t rest = front ? left_of(first + 1, last) : left_of(first, last - 1);
+        if (atomic_compare_exchange_weak_explicit(&part->left, &left, rest, memory_order_acquire,
+                                                  memory_order_acquire)) {
+            *out_share = front ? first : last - 1;
             return true;
         }
     }
     return false;
+}
+
+static void do_share(const struct job *job, uint32_t share)
+{
+    uint32_t begin = share * job->grain;
+    uint32_t left = job->items - begin;
+    float_environment_check();
+    job->task(job->context, begin, begin + (left < job->grain ? left : job->grain));
 }
 
 static void wake_caller(struct pool *pool)
@@ -81,32 +126,60 @@ static void wake_caller(struct pool *pool)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Works until no share is left. After the last `done` of a job its description may change, so what
- * is needed after a share was counted is copied before. */
-static void work(struct pool *pool)
+/* After the last `done` of a job its description may change: `shares` is of the caller's copy. */
+static void count_done(struct pool *pool, uint32_t count, uint32_t shares)
 {
-    uint32_t share;
-    while (take_share(pool, &share)) {
-        uint32_t shares = pool->shares;
-        uint32_t begin = share * pool->grain;
-        uint32_t left = pool->items - begin;
-        float_environment_check();
-        pool->task(pool->context, begin, begin + (left < pool->grain ? left : pool->grain));
-        if (atomic_fetch_add(&pool->done, 1) + 1 == shares && atomic_load(&pool->caller_sleeps))
-            wake_caller(pool);
+    if (atomic_fetch_add(&pool->done, count) + count == shares && atomic_load(&pool->caller_sleeps))
+        wake_caller(pool);
+}
+
+/* Counted once, when the thread has done what is left of its part: the others want the line too. */
+static void work_on_own(struct pool *pool, uint32_t self)
+{
+    struct part *part = &pool->parts[self];
+    uint32_t share, count = 0, shares = 0;
+    for (; take_share(part, true, &share); count++) {
+        shares = part->job.shares;
+        do_share(&part->job, share);
     }
+    if (count > 0)
+        count_done(pool, count, shares);
 }
 
-static bool work_arrived(struct pool *pool)
+static bool help_another(struct pool *pool, uint32_t self)
 {
-    return shares_left(atomic_load(&pool->ticket)) != 0 || atomic_load(&pool->closing);
+    for (uint32_t step = 1; step < pool->threads; step++) {
+        struct part *part = &pool->parts[(self + step) % pool->threads];
+        uint32_t share;
+        if (take_share(part, false, &share)) {
+            uint32_t shares = part->job.shares;
+            do_share(&part->job, share);
+            count_done(pool, 1, shares);
+            return true;
+        }
+    }
+    return false;
 }
 
-static void sleep_until_work(struct pool *pool)
+/* Works until no share is left. */
+static void work(struct pool *pool, uint32_t self)
+{
+    do {
+        work_on_own(pool, self);
+    } while (help_another(pool, self));
+}
+
+/* Another one's part does not call: the caller takes what is left of all. */
+static bool work_arrived(struct pool *pool, uint32_t self)
+{
+    return !part_is_empty(&pool->parts[self]) || atomic_load(&pool->closing);
+}
+
+static void sleep_until_work(struct pool *pool, uint32_t self)
 {
     pthread_mutex_lock(&pool->mutex);
     atomic_fetch_add(&pool->sleepers, 1);
-    while (!work_arrived(pool))
+    while (!work_arrived(pool, self))
         pthread_cond_wait(&pool->work, &pool->mutex);
     atomic_fetch_sub(&pool->sleepers, 1);
     pthread_mutex_unlock(&pool->mutex);
@@ -114,47 +187,64 @@ static void sleep_until_work(struct pool *pool)
 
 static void *thread_main(void *argument)
 {
-    struct pool *pool = argument;
+    const struct thread *thread = argument;
+    struct pool *pool = thread->pool;
+    uint32_t self = thread->index;
     float_environment_set();
     while (!atomic_load(&pool->closing)) {
-        work(pool);
-        for (int turn = 0; turn < SPIN_TURNS && !work_arrived(pool); turn++)
+        work(pool, self);
+        for (int turn = 0; turn < SPIN_TURNS && !work_arrived(pool, self); turn++)
             _mm_pause();
-        if (!work_arrived(pool))
-            sleep_until_work(pool);
+        if (!work_arrived(pool, self))
+            sleep_until_work(pool, self);
     }
     return NULL;
 }
 
-/* Sleepers count themselves before they look at the ticket, and the ticket is written before the
- * count is read: one of the two sees the other. */
+/* Sleepers count themselves before they look at their part, and the parts are written before the
+ * count is read. Both change the count's word, so one of the two sees the other. */
 static void wake_sleepers(struct pool *pool)
 {
-    if (atomic_load(&pool->sleepers) == 0)
+    if (atomic_fetch_add(&pool->sleepers, 0) == 0)
         return;
     pthread_mutex_lock(&pool->mutex);
     pthread_cond_broadcast(&pool->work);
     pthread_mutex_unlock(&pool->mutex);
 }
 
-static bool all_done(struct pool *pool)
+static bool all_done(struct pool *pool, uint32_t shares)
 {
-    return atomic_load(&pool->done) == pool->shares;
+    return atomic_load(&pool->done) == shares;
 }
 
-static void wait_for_the_rest(struct pool *pool)
+static void wait_for_the_rest(struct pool *pool, uint32_t shares)
 {
     for (int turn = 0; turn < SPIN_TURNS; turn++) {
-        if (all_done(pool))
+        if (all_done(pool, shares))
             return;
         _mm_pause();
     }
     pthread_mutex_lock(&pool->mutex);
     atomic_store(&pool->caller_sleeps, true);
-    while (!all_done(pool))
+    while (!all_done(pool, shares))
         pthread_cond_wait(&pool->finished, &pool->mutex);
     atomic_store(&pool->caller_sleeps, false);
     pthread_mutex_unlock(&pool->mutex);
+}
+
+/* An even part of the shares for each thread, in their order, the caller's first and never empty.
+ */
+static void deal(struct pool *pool, const struct job *job)
+{
+    uint64_t shares = job->shares, threads = pool->threads;
+    atomic_store(&pool->done, 0);
+    for (uint64_t i = threads; i-- > 0;) {
+        uint64_t first = (shares * i + threads - 1) / threads;
+        uint64_t last = (shares * (i + 1) + threads - 1) / threads;
+        pool->parts[i].job = *job;
+        atomic_store_explicit(&pool->parts[i].left, left_of((uint32_t)first, (uint32_t)last),
+                              memory_order_release);
+    }
 }
 
 void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t items,
@@ -167,17 +257,11 @@ void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t i
             task(context, 0, items);
         return;
     }
-    pool->task = task;
-    pool->context = context;
-    pool->items = items;
-    pool->grain = grain;
-    pool->shares = items / grain + (items % grain != 0 ? 1u : 0u);
-    atomic_store(&pool->done, 0);
-    uint64_t job = (atomic_load(&pool->ticket) >> LEFT_BITS) + 1;
-    atomic_store(&pool->ticket, job << LEFT_BITS | pool->shares);
+    uint32_t shares = items / grain + (items % grain != 0 ? 1u : 0u);
+    deal(pool, &(struct job){task, context, items, grain, shares});
     wake_sleepers(pool);
-    work(pool);
-    wait_for_the_rest(pool);
+    work(pool, CALLER);
+    wait_for_the_rest(pool, shares);
 }
 
 uint32_t pool_row_grain(const struct pool *pool, uint32_t rows, uint32_t columns)
@@ -195,7 +279,10 @@ static bool start_threads(struct pool *pool)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool good = true;
     while (good && pool->started + 1 < pool->threads) {
-        good = pthread_create(&pool->handles[pool->started], NULL, thread_main, pool) == 0;
+        struct thread *thread = &pool->others[pool->started];
+        thread->pool = pool;
+        thread->index = pool->started + 1;
+        good = pthread_create(&thread->handle, NULL, thread_main, thread) == 0;
         pool->started += good ? 1 : 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -214,22 +301,24 @@ void pool_pin(struct pool *pool, const uint32_t *processors, uint32_t count)
         cpu_set_t set;
         CPU_ZERO(&set);
         CPU_SET(processors[(i + 1) % count], &set);
-        (void)pthread_setaffinity_np(pool->handles[i], sizeof set, &set);
+        (void)pthread_setaffinity_np(pool->others[i].handle, sizeof set, &set);
     }
 }
 
 enum status pool_open(uint32_t threads, struct pool **out_pool)
 {
     CHECK(threads >= 1 && threads <= POOL_THREADS_MAX);
-    struct pool *pool = aligned_alloc(CACHE_LINE_BYTES, sizeof *pool);
+    uint64_t bytes = sizeof(struct pool) + threads * sizeof(struct part);
+    struct pool *pool = aligned_alloc(CACHE_LINE_BYTES, bytes);
     if (pool == NULL)
         return STATUS_OUT_OF_MEMORY;
-    *pool = (struct pool){.threads = threads};
+    memset(pool, 0, bytes);
+    pool->threads = threads;
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->finished, NULL);
-    pool->handles = calloc(threads, sizeof *pool->handles);
-    if (pool->handles == NULL) {
+    pool->others = calloc(threads, sizeof *pool->others);
+    if (pool->others == NULL) {
         pool_close(pool);
         return STATUS_OUT_OF_MEMORY;
     }
@@ -251,10 +340,10 @@ void pool_close(struct pool *pool)
     pthread_cond_broadcast(&pool->work);
     pthread_mutex_unlock(&pool->mutex);
     for (uint32_t i = 0; i < pool->started; i++)
-        pthread_join(pool->handles[i], NULL);
+        pthread_join(pool->others[i].handle, NULL);
     pthread_cond_destroy(&pool->finished);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->mutex);
-    free(pool->handles);
+    free(pool->others);
     free(pool);
 }

@@ -1,8 +1,10 @@
-/* Threads that compute one job at a time. A job is a range of items cut into shares; whoever is
- * free takes the next one, the caller included, so a thread that the system keeps off its processor
- * delays at most the share it holds. Idle threads spin for some tens of microseconds (the gap
- * between two operations of a step) and then sleep: an idle pool costs nothing. Which thread does
- * which share never changes a result: shares write disjoint memory. */
+/* Threads that compute one job at a time. A job is a range of items cut into shares. Each thread,
+ * the caller included, first takes those of its own part of the range, from front to back:
+ * operations that cut the same rows find what they made before in the thread's own caches. Whoever
+ * is free then takes from the back of the others' parts, so a thread that the system keeps off its
+ * processor delays at most the share it holds. Idle threads spin for some tens of microseconds (the
+ * gap between two operations of a step) and then sleep: an idle pool costs nothing. Which thread
+ * does which share never changes a result: shares write disjoint memory. */
 #ifndef TANDEM_KERNELS_CPU_POOL_H
 #define TANDEM_KERNELS_CPU_POOL_H
 

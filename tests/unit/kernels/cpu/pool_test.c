@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -143,6 +144,39 @@ static void a_slow_share_does_not_hold_the_others(void **state)
     }
 }
 
+/* The first of two items belongs to the caller's thread, the second to the other one. Neither ends
+ * before both have begun, so nobody helps. */
+struct halves {
+    _Atomic uint32_t begun, strangers;
+    pthread_t caller;
+};
+
+static void note_thread(const void *context, uint32_t begin, uint32_t end)
+{
+    struct halves *halves = (struct halves *)(uintptr_t)context;
+    bool callers = begin == 0;
+    (void)end;
+    if ((pthread_equal(pthread_self(), halves->caller) != 0) != callers)
+        atomic_fetch_add(&halves->strangers, 1);
+    uint64_t deadline = clock_now_ns() + 5 * NS_PER_S;
+    atomic_fetch_add(&halves->begun, 1);
+    while (atomic_load(&halves->begun) < 2 && clock_now_ns() < deadline)
+        _mm_pause();
+}
+
+static void a_thread_begins_with_its_own_part(void **state)
+{
+    (void)state;
+    struct pool *pool = open_pool(2);
+    for (int turn = 0; turn < 100; turn++) {
+        struct halves halves = {.caller = pthread_self()};
+        pool_run(pool, note_thread, &halves, 2, 1);
+        assert_int_equal(halves.begun, 2);
+        assert_int_equal(halves.strangers, 0);
+    }
+    pool_close(pool);
+}
+
 static uint64_t process_cpu_ns(void)
 {
     struct rusage usage;
@@ -217,6 +251,7 @@ int main(void)
         cmocka_unit_test(jobs_in_quick_succession_stay_apart),
         cmocka_unit_test(sleeping_threads_are_woken),
         cmocka_unit_test(a_slow_share_does_not_hold_the_others),
+        cmocka_unit_test(a_thread_begins_with_its_own_part),
         cmocka_unit_test(an_idle_pool_costs_nothing),
         cmocka_unit_test(a_foreign_float_environment_is_refused),
     };
