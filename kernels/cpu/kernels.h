@@ -35,7 +35,7 @@ struct matmul_share {
     struct fetch_walk *walk; /* to be walked while the products are made, or NULL (fetch.h) */
 };
 
-enum { MATMUL_TILE_ROWS = 128, MATMUL_FEW_ROWS = 3 };
+enum { MATMUL_TILE_ROWS = 128, MATMUL_FEW_ROWS = 3, MATMUL_ROWS_WORTH = 48 };
 
 /* `few` reads the packed weights once per row and is meant for up to MATMUL_FEW_ROWS rows, `many`
  * unpacks them once. */
@@ -45,6 +45,7 @@ struct matmul_kernels {
     matmul_panel few, many;
     matmul_panel few_pair, many_pair; /* of two panels, many_pair of more than MATMUL_FEW_ROWS rows;
                                          NULL: one panel after the other */
+    uint32_t rows_worth;              /* a tile of so many pays; 0: MATMUL_ROWS_WORTH */
 };
 
 /* Query rows at consecutive positions of one sequence, one kv head and some or all of its query

@@ -3,6 +3,8 @@
 
 #include <stddef.h>
 
+enum { ROWS_WORTH = 16 }; /* the integer kernels unpack weights once per 6 rows in any case */
+
 const struct cpu_kernels cpu_kernels_avx512 = {
     .name = "cpu-avx512",
     .rmsnorm_row = rmsnorm_row_avx512,
@@ -19,11 +21,11 @@ const struct cpu_kernels cpu_kernels_avx512 = {
             [WEIGHT_TYPE_BF16] = {matmul_bf16_avx512, matmul_bf16_avx512, matmul_bf16_pair_avx512,
                                   matmul_bf16_pair_avx512},
             [WEIGHT_TYPE_Q8_0] = {matmul_q8_0_avx512, matmul_q8_0_avx512, NULL,
-                                  matmul_q8_0_pair_avx512},
+                                  matmul_q8_0_pair_avx512, ROWS_WORTH},
             [WEIGHT_TYPE_Q4_0] = {matmul_q4_0_avx512, matmul_q4_0_avx512, NULL,
-                                  matmul_q4_0_pair_avx512},
+                                  matmul_q4_0_pair_avx512, ROWS_WORTH},
             [WEIGHT_TYPE_Q4_1] = {matmul_q4_1_avx512, matmul_q4_1_avx512, NULL,
-                                  matmul_q4_1_pair_avx512},
+                                  matmul_q4_1_pair_avx512, ROWS_WORTH},
         },
     .kv_write_row = kv_write_row_avx2,
     .attention_segment = attention_segment_avx512,

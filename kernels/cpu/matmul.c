@@ -202,6 +202,33 @@ static uint32_t tile_rows_max(const struct matmul_job *job)
     return rows > TILE_ROWS_MIN ? (uint32_t)rows : TILE_ROWS_MIN;
 }
 
+/* Rows that a tile should have at least for the weights of all parts. */
+static uint32_t rows_worth(const struct matmul_job *job)
+{
+    uint32_t worth = 1;
+    for (uint32_t part = 0; part < job->args->part_count; part++) {
+        uint32_t type = job->args->parts[part].matrix->type;
+        uint32_t rows = job->kernels->matmul[type].rows_worth;
+        rows = rows != 0 ? rows : MATMUL_ROWS_WORTH;
+        worth = rows > worth ? rows : worth;
+    }
+    return worth;
+}
+
+/* As few tiles as the cache allows; where their rows suffice, as many for each thread, so that a
+ * row stays with a thread through all operations. */
+static void cut_tiles(struct matmul_job *job, uint32_t threads)
+{
+    uint32_t rows = job->args->rows, most = tile_rows_max(job);
+    uint32_t tiles = (rows + most - 1) / most;
+    uint32_t alike = (tiles + threads - 1) / threads * threads;
+    if (rows / alike >= rows_worth(job))
+        tiles = alike;
+    uint32_t even = (rows + tiles - 1) / tiles;
+    job->tile_rows = (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
+    job->tiles = (rows + job->tile_rows - 1) / job->tile_rows;
+}
+
 /* As many shares as keep the threads even at the end, as long as each is worth taking; the same
  * number for each thread, whose own ones are neighbours: it walks through its items from one end to
  * the other, as the prefetch of the processor likes it. */
@@ -242,11 +269,7 @@ void cpu_matmul(struct backend *backend, const struct matmul_args *args)
         CHECK(args->parts[part].matrix->columns == args->columns);
         job.units += unit_count(args->parts[part].matrix);
     }
-    uint32_t most = tile_rows_max(&job);
-    job.tiles = (args->rows + most - 1) / most;
-    uint32_t even = (args->rows + job.tiles - 1) / job.tiles;
-    job.tile_rows = (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
-    job.tiles = (args->rows + job.tile_rows - 1) / job.tile_rows;
+    cut_tiles(&job, pool_threads(cpu->pool));
     job.items = job.units * job.tiles;
     cut_shares(&job, pool_threads(cpu->pool));
     const uint8_t *pieces[FETCH_PIECES_MAX];
