@@ -11,7 +11,8 @@ enum {
     ROWS_TOGETHER = 12, /* 24 chains, 2 weights, 1 activation */
     FEW_ROWS = 8,
     PANELS = 2,
-    CHUNK_COLUMNS = 128, /* 16 KiB widened: half of an L1 cache */
+    CHUNK_COLUMNS = 128,       /* 16 KiB widened: half of an L1 cache */
+    FEW_AHEAD_BYTES = 6 << 10, /* of each panel: a quarter of an L1 cache */
 };
 
 /* Part of a product: some rows, some columns, one or two panels. Chains continue in `output`. */
@@ -56,6 +57,15 @@ ALWAYS_INLINE __m512 load_weights(const uint8_t *weights, uint32_t which, const 
     return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
 }
 
+/* Few rows need a line as soon as it is there, many the next panels in the L2 cache. */
+ALWAYS_INLINE void prefetch(const uint8_t *line, const uint32_t rows)
+{
+    if (rows <= MATMUL_FEW_ROWS)
+        _mm_prefetch((const char *)line, _MM_HINT_T0);
+    else
+        _mm_prefetch((const char *)line, _MM_HINT_T1);
+}
+
 ALWAYS_INLINE void multiply_rows(const struct tile *tile, const uint32_t type, const uint32_t rows,
                                  const uint32_t panels)
 {
@@ -79,9 +89,7 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const uint32_t type, c
             __m512 weights[PANELS];
             uint64_t k = first + i;
             if (tile->ahead_step != 0) /* 2 columns of 16 bits are a cache line */
-                _mm_prefetch((const char *)tile->ahead[k % panels] +
-                                 k / panels * panels * tile->ahead_step,
-                             _MM_HINT_T1);
+                prefetch(tile->ahead[k % panels] + k / panels * panels * tile->ahead_step, rows);
 #pragma GCC unroll 2
             for (uint32_t p = 0; p < panels; p++)
                 weights[p] = load_weights(tile->weights[p] + first * step, i, type);
@@ -103,7 +111,7 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const uint32_t type, c
 }
 
 /* Up to FEW_ROWS rows against a pair, with the weights as they stand in memory. */
-ALWAYS_INLINE void multiply_few(const struct tile *tile, const uint32_t type, uint32_t rows)
+ALWAYS_INLINE void multiply_few_of(const struct tile *tile, uint32_t rows, const uint32_t type)
 {
     if (rows == 1)
         multiply_rows(tile, type, 1, PANELS);
@@ -123,11 +131,37 @@ ALWAYS_INLINE void multiply_few(const struct tile *tile, const uint32_t type, ui
         multiply_rows(tile, type, FEW_ROWS, PANELS);
 }
 
+/* One copy for each type. */
+static __attribute__((noinline)) void multiply_few_f32(const struct tile *tile, uint32_t rows)
+{
+    multiply_few_of(tile, rows, WEIGHT_TYPE_F32);
+}
+
+static __attribute__((noinline)) void multiply_few_f16(const struct tile *tile, uint32_t rows)
+{
+    multiply_few_of(tile, rows, WEIGHT_TYPE_F16);
+}
+
+static __attribute__((noinline)) void multiply_few_bf16(const struct tile *tile, uint32_t rows)
+{
+    multiply_few_of(tile, rows, WEIGHT_TYPE_BF16);
+}
+
+ALWAYS_INLINE void multiply_few(const struct tile *tile, uint32_t rows, const uint32_t type)
+{
+    if (type == WEIGHT_TYPE_F32)
+        multiply_few_f32(tile, rows);
+    else if (type == WEIGHT_TYPE_F16)
+        multiply_few_f16(tile, rows);
+    else
+        multiply_few_bf16(tile, rows);
+}
+
 /* A group of rows against a pair of widened panels. */
 ALWAYS_INLINE void multiply_group(const struct tile *tile, uint32_t rows)
 {
     if (rows <= FEW_ROWS)
-        multiply_few(tile, WEIGHT_TYPE_F32, rows);
+        multiply_few_f32(tile, rows);
     else if (rows == 9)
         multiply_rows(tile, WEIGHT_TYPE_F32, 9, PANELS);
     else if (rows == 10)
@@ -218,16 +252,51 @@ ALWAYS_INLINE struct tile tile_of(const void *panel, const struct matmul_share *
     return tile;
 }
 
+/* The columns before `column`, whose chains go on from there. */
+ALWAYS_INLINE void cut_columns(struct tile *first, struct tile *rest, uint32_t column,
+                               const uint32_t type)
+{
+    first->columns = column;
+    rest->columns -= column;
+    rest->input += column;
+    for (uint32_t p = 0; p < PANELS; p++) {
+        rest->weights[p] += (uint64_t)column * PANEL_ROWS * element_bytes(type);
+        rest->ahead[p] += (uint64_t)column * PANEL_ROWS * element_bytes(type);
+    }
+}
+
+/* Rows that wait for memory: a little ahead in each panel, and from its end on in the panel after
+ * the next. */
+ALWAYS_INLINE void multiply_streamed(struct tile tile, const struct matmul_share *share,
+                                     const uint32_t type)
+{
+    _Alignas(64) float chains[FEW_ROWS * PANELS * PANEL_ROWS];
+    const uint32_t ahead_columns = FEW_AHEAD_BYTES / (PANEL_ROWS * element_bytes(type));
+    uint32_t column = tile.columns > ahead_columns ? tile.columns - ahead_columns : 0;
+    column -= column % columns_together(type);
+    for (uint32_t p = 0; p < PANELS; p++)
+        tile.ahead[p] = tile.weights[p] + FEW_AHEAD_BYTES;
+    struct tile rest = tile;
+    cut_columns(&tile, &rest, column, type);
+    tile.output = chains;
+    tile.output_stride = PANELS * PANEL_ROWS;
+    multiply_few(&tile, share->rows, type);
+    for (uint32_t p = 0; p < PANELS; p++)
+        rest.ahead[p] += share->panel_bytes;
+    rest.chains = chains;
+    multiply_few(&rest, share->rows, type);
+}
+
 ALWAYS_INLINE void multiply_pair(const void *panel, const struct matmul_share *share,
                                  const uint32_t type)
 {
     struct tile tile = tile_of(panel, share, type, PANELS);
-    if (share->rows > FEW_ROWS)
+    if (share->rows <= MATMUL_FEW_ROWS)
+        multiply_streamed(tile, share, type);
+    else if (share->rows > FEW_ROWS)
         multiply_chunks(tile, share->columns, type, share->rows);
-    else if (type == WEIGHT_TYPE_F32)
-        multiply_wide(&tile, share->rows);
     else
-        multiply_few(&tile, type, share->rows);
+        multiply_few(&tile, share->rows, type);
 }
 
 /* The last panel of a matrix with an odd number of them, or its last columns: row by row. */
