@@ -95,13 +95,14 @@ struct kv_view {
 enum activation_form {
     ACTIVATION_FORM_INTEGERS = 1, /* blocks of integers with a scale, for quantized weights */
     ACTIVATION_FORM_BF16 = 2,     /* for BF16 weights */
+    ACTIVATION_FORM_FLOATS = 4,   /* the row as it is, for F32 and F16 weights */
 };
 
-/* The form that weights of a type ask for; 0 for those that take rows as they are. */
+/* The form that weights of a type ask for. */
 static inline uint32_t weight_type_form(uint32_t type)
 {
     if (type == WEIGHT_TYPE_F32 || type == WEIGHT_TYPE_F16)
-        return 0;
+        return ACTIVATION_FORM_FLOATS;
     return type == WEIGHT_TYPE_BF16 ? ACTIVATION_FORM_BF16 : ACTIVATION_FORM_INTEGERS;
 }
 
@@ -145,7 +146,7 @@ struct prepare_args {
     uint32_t rows;
     uint32_t columns;
     void *output;   /* prepared_bytes(rows, columns) bytes, in an order of the backend's own; not
-                       touched where forms is 0 */
+                       touched where forms is FLOATS */
     uint32_t forms; /* of enum activation_form; INTEGERS: columns fill blocks */
 };
 
@@ -168,7 +169,8 @@ enum { PART_WHOLE = 1 << 16 };
 /* parts[i].output = input x transpose(parts[i].matrix), all parts from one prepared input. No
  * output overlaps the input or another output. */
 struct matmul_args {
-    const float *input;   /* [row][columns], as it was given to prepare, unchanged since */
+    const float *input;   /* [row][columns], as it was given to prepare, unchanged since; read
+                             where a part's type asks for floats */
     const void *prepared; /* of the same rows, with the forms that the parts' types ask for */
     uint32_t rows;
     uint32_t columns;
@@ -243,12 +245,13 @@ struct norm_prepare_args {
     uint32_t rows;
     uint32_t columns;
     float epsilon;
-    float *output;  /* [row][columns] */
+    float *output;  /* [row][columns]; anything where the forms lack FLOATS */
     void *prepared; /* as prepare_args.output */
     uint32_t forms; /* as prepare_args.forms */
 };
 
-/* silu_mul, then its output rounded for the matmul. */
+/* silu_mul, then its output rounded for the matmul; the output is anything where the forms lack
+ * FLOATS. */
 struct silu_prepare_args {
     struct silu_mul_args silu;
     void *prepared; /* as prepare_args.output */

@@ -66,6 +66,7 @@ static void place_buffers(struct forward *forward, struct region *region)
         .slots = region_take(region, rows, sizeof(uint32_t)),
         .row_errors = region_take(region, rows, sizeof(uint32_t)),
         .hidden = region_take(region, rows * shape->width, sizeof(float)),
+        .addend = region_take(region, rows * shape->width, sizeof(float)),
         .normed = region_take(region, part * shape->width, sizeof(float)),
         .q = region_take(region, part * query, sizeof(float)),
         .k = region_take(region, part * key, sizeof(float)),

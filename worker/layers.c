@@ -121,6 +121,11 @@ static float *hidden_of(const struct layers *layers, struct turn turn)
     return layers->at.hidden + (uint64_t)turn.first * layers->model->shape.width;
 }
 
+static float *addend_of(const struct layers *layers, struct turn turn)
+{
+    return layers->at.addend + (uint64_t)turn.first * layers->model->shape.width;
+}
+
 static struct rope_args rotation_of(const struct layers *layers, float *values, struct turn turn,
                                     uint32_t heads)
 {
@@ -156,12 +161,13 @@ static void norm_for(const struct layers *layers, const float *addend, const flo
                                                });
 }
 
-static void add_to_hidden(const struct layers *layers, const float *addend, struct turn turn)
+/* What the last layer adds: no norm follows that would. */
+static void add_last(const struct layers *layers, uint32_t rows)
 {
     layers->backend->operations->add(layers->backend, &(struct add_args){
-                                                          .accumulator = hidden_of(layers, turn),
-                                                          .addend = addend,
-                                                          .rows = turn.count,
+                                                          .accumulator = layers->at.hidden,
+                                                          .addend = layers->at.addend,
+                                                          .rows = rows,
                                                           .columns = layers->model->shape.width,
                                                       });
 }
@@ -189,7 +195,8 @@ static void place_keys(const struct layers *layers, struct turn turn)
     backend->operations->rope_write(backend, &args);
 }
 
-/* Leaves what it adds to the residual stream in at->normed. `next` comes after this turn. */
+/* Adds what the layer before left for it to the residual stream, and leaves what it adds itself.
+ * `next` comes after this turn. */
 static void attend(const struct layers *layers, struct turn turn, struct turn next,
                    struct ahead *ahead)
 {
@@ -197,7 +204,8 @@ static void attend(const struct layers *layers, struct turn turn, struct turn ne
     const struct buffers *at = &layers->at;
     struct backend *backend = layers->backend;
     const struct matmul_part inputs[] = {{layer->q, at->q}, {layer->k, at->k}, {layer->v, at->v}};
-    norm_for(layers, NULL, layer->attention_norm, turn, forms_for(inputs, 3));
+    const float *addend = turn.layer > 0 ? addend_of(layers, turn) : NULL;
+    norm_for(layers, addend, layer->attention_norm, turn, forms_for(inputs, 3));
     product(layers, at->normed, turn.count, inputs, 3, ahead);
     place_keys(layers, turn);
     backend->operations->attention(backend, &(struct attention_args){
@@ -212,19 +220,19 @@ static void attend(const struct layers *layers, struct turn turn, struct turn ne
                                                 .output = at->q,
                                             });
     look_ahead(layers, next, ahead);
-    const struct matmul_part output = {layer->attention_output, at->normed};
+    const struct matmul_part output = {layer->attention_output, addend_of(layers, turn)};
     multiply(layers, at->q, turn.count, &output, ahead);
 }
 
-/* Adds at->normed before its norm, and its own output after its products. */
+/* Adds what the attention left, and leaves what it adds itself. */
 static void feed_forward(const struct layers *layers, struct turn turn, struct ahead *ahead)
 {
     const struct step_layer *layer = &layers->model->weights.layer[turn.layer];
     const struct buffers *at = &layers->at;
     struct backend *backend = layers->backend;
     const struct matmul_part inputs[] = {{layer->gate, at->gate}, {layer->up, at->up}};
-    const struct matmul_part output = {layer->down, at->normed};
-    norm_for(layers, at->normed, layer->ffn_norm, turn, forms_for(inputs, 2));
+    const struct matmul_part output = {layer->down, addend_of(layers, turn)};
+    norm_for(layers, addend_of(layers, turn), layer->ffn_norm, turn, forms_for(inputs, 2));
     product(layers, at->normed, turn.count, inputs, 2, ahead);
     const struct silu_prepare_args args = {
         .silu =
@@ -240,7 +248,6 @@ static void feed_forward(const struct layers *layers, struct turn turn, struct a
     };
     backend->operations->silu_prepare(backend, &args);
     product(layers, at->gate, turn.count, &output, 1, ahead);
-    add_to_hidden(layers, at->normed, turn);
 }
 
 /* Turn `index` of the step, which has `turns` in each layer: of equal length, so that the last one
@@ -271,6 +278,7 @@ static void compute_layers(const struct layers *layers, uint32_t rows)
             layers->progress(layers->progress_context, turn.layer + 1);
         turn = next;
     }
+    add_last(layers, rows);
 }
 
 enum status layers_compute(const struct layers *layers, const struct batch *batch,

@@ -19,6 +19,7 @@ struct buffers {
     uint32_t *slots;
     uint32_t *row_errors;
     float *hidden; /* [row][width] the residual stream */
+    float *addend; /* [row][width] what the last products add to it */
     /* Of one turn of rows. */
     float *normed; /* [row][width] */
     float *q;      /* [row][heads * head_dim]; attention writes in place */

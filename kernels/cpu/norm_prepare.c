@@ -16,11 +16,13 @@ static void norm_prepare_rows(const void *context, uint32_t begin, uint32_t end)
     const struct norm_prepare_args *args = job->args;
     for (uint32_t row = begin; row < end; row++) {
         uint64_t offset = (uint64_t)row * args->columns;
-        float *residual = args->residual + offset, *output = args->output + offset;
+        float *residual = args->residual + offset;
+        float *output =
+            args->output + (uint64_t)values_row(args->forms, begin, row) * args->columns;
         for (uint32_t k = 0; args->addend != NULL && k < args->columns; k++)
             residual[k] += args->addend[offset + k];
         job->kernels->rmsnorm_row(residual, args->weight, args->columns, args->epsilon, output);
-        prepare_row(job->kernels, &job->prepare, row);
+        prepare_row(job->kernels, &job->prepare, row, output);
     }
 }
 
@@ -29,7 +31,7 @@ void cpu_norm_prepare(struct backend *backend, const struct norm_prepare_args *a
     struct cpu_backend *cpu = cpu_backend_of(backend);
     struct norm_prepare_job job = {
         args,
-        {args->output, args->rows, args->columns, args->prepared, args->forms},
+        {NULL, args->rows, args->columns, args->prepared, args->forms},
         cpu->kernels,
     };
     prepare_check(&job.prepare);

@@ -58,9 +58,9 @@ void round_bf16_row_plain(const float *input, uint32_t columns, void *output)
         rounded[columns] = 0.0f;
 }
 
-void prepare_row(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row)
+void prepare_row(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row,
+                 const float *input)
 {
-    const float *input = args->input + (uint64_t)row * args->columns;
     if ((args->forms & ACTIVATION_FORM_INTEGERS) != 0) {
         struct prepared_row output = prepared_row_at(args->output, args->columns, row);
         kernels->prepare_row(input, args->columns, &output);
@@ -85,7 +85,8 @@ static void prepare_rows(const void *context, uint32_t begin, uint32_t end)
 {
     const struct prepare_job *job = context;
     for (uint32_t row = begin; row < end; row++)
-        prepare_row(job->kernels, job->args, row);
+        prepare_row(job->kernels, job->args, row,
+                    job->args->input + (uint64_t)row * job->args->columns);
 }
 
 uint64_t cpu_prepared_bytes(struct backend *backend, uint32_t rows, uint32_t columns)
@@ -96,7 +97,7 @@ uint64_t cpu_prepared_bytes(struct backend *backend, uint32_t rows, uint32_t col
 
 void cpu_prepare(struct backend *backend, const struct prepare_args *args)
 {
-    if (args->forms == 0)
+    if (args->forms == ACTIVATION_FORM_FLOATS)
         return;
     prepare_check(args);
     struct cpu_backend *cpu = cpu_backend_of(backend);

@@ -7,9 +7,18 @@
 /* rope.c */
 void rope_row(const struct rope_args *args, uint32_t row);
 
-/* prepare.c: one row into the forms asked for, and what must hold before. */
-void prepare_row(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row);
+/* prepare.c: row `row`, whose values lie at `input` and not at args->input, into the forms asked
+ * for, and what must hold before. */
+void prepare_row(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row,
+                 const float *input);
 void prepare_check(const struct prepare_args *args);
+
+/* Where the values of a row go in a share that begins with row `begin`: where only their rounded
+ * forms are read, all rows take the place of the first one, which stays in the first cache. */
+static inline uint32_t values_row(uint32_t forms, uint32_t begin, uint32_t row)
+{
+    return (forms & ACTIVATION_FORM_FLOATS) != 0 ? row : begin;
+}
 
 /* kv_write.c: the shape that the CPU writes; what a row will write fetched into the cache; one row
  * with its error. */

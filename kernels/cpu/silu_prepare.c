@@ -14,9 +14,10 @@ static void silu_prepare_rows(const void *context, uint32_t begin, uint32_t end)
     const struct silu_mul_args *silu = job->silu;
     for (uint32_t row = begin; row < end; row++) {
         uint64_t offset = (uint64_t)row * silu->columns;
-        job->kernels->silu_mul_row(silu->gate + offset, silu->up + offset, silu->columns,
-                                   silu->output + offset);
-        prepare_row(job->kernels, &job->prepare, row);
+        float *output =
+            silu->output + (uint64_t)values_row(job->prepare.forms, begin, row) * silu->columns;
+        job->kernels->silu_mul_row(silu->gate + offset, silu->up + offset, silu->columns, output);
+        prepare_row(job->kernels, &job->prepare, row, output);
     }
 }
 
@@ -26,7 +27,7 @@ void cpu_silu_prepare(struct backend *backend, const struct silu_prepare_args *a
     const struct silu_mul_args *silu = &args->silu;
     struct silu_prepare_job job = {
         silu,
-        {silu->output, silu->rows, silu->columns, args->prepared, args->forms},
+        {NULL, silu->rows, silu->columns, args->prepared, args->forms},
         cpu->kernels,
     };
     prepare_check(&job.prepare);

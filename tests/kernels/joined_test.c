@@ -10,7 +10,10 @@
 #include <cmocka.h>
 
 enum { ROWS = 37, HEADS = 9, KV_HEADS = 3, HEAD_DIM = 64, WIDTH = HEADS * HEAD_DIM, CONTEXT = 64 };
-enum { FORMS = ACTIVATION_FORM_INTEGERS | ACTIVATION_FORM_BF16 };
+enum {
+    ROUNDED_FORMS = ACTIVATION_FORM_INTEGERS | ACTIVATION_FORM_BF16,
+    FORMS = ROUNDED_FORMS | ACTIVATION_FORM_FLOATS,
+};
 
 static const struct scene_options pool_options = {.heads = HEADS,
                                                   .kv_heads = KV_HEADS,
@@ -61,7 +64,7 @@ static void check_norm(struct backend *backend, const char *name)
     assert_same_bits(name, normed, expected, count * sizeof *normed);
     assert_memory_equal(rounded, expected_rounded, record);
     args.addend = NULL;
-    args.forms = 0; /* no room is needed then */
+    args.forms = ACTIVATION_FORM_FLOATS; /* no room is needed then */
     args.prepared = NULL;
     memset(normed, 0, count * sizeof *normed);
     ops->norm_prepare(backend, &args);
@@ -77,10 +80,35 @@ static void check_norm(struct backend *backend, const char *name)
     free(weight);
 }
 
+/* The addend of a row is read before the share's rows go to the place of the first one. */
+static void check_rounded_norm(struct backend *backend, const char *name)
+{
+    const struct backend_operations *ops = backend->operations;
+    size_t count = (size_t)ROWS * WIDTH;
+    uint64_t record = ops->prepared_bytes(backend, ROWS, WIDTH);
+    float *weight = filled(3, WIDTH), *apart = filled(1, count), *joined = filled(1, count);
+    float *addend = filled(2, count), *normed = filled(2, count);
+    void *rounded = calloc(1, record), *expected = calloc(1, record);
+    ops->norm_prepare(backend, &(struct norm_prepare_args){apart, addend, weight, ROWS, WIDTH,
+                                                           1e-5f, addend, expected, FORMS});
+    ops->norm_prepare(backend, &(struct norm_prepare_args){joined, normed, weight, ROWS, WIDTH,
+                                                           1e-5f, normed, rounded, ROUNDED_FORMS});
+    assert_same_bits(name, joined, apart, count * sizeof *joined);
+    assert_memory_equal(rounded, expected, record);
+    free(expected);
+    free(rounded);
+    free(normed);
+    free(addend);
+    free(joined);
+    free(apart);
+    free(weight);
+}
+
 static void norm_prepare_is_add_norm_prepare(void **state)
 {
     (void)state;
     on_all(check_norm);
+    on_all(check_rounded_norm);
 }
 
 static void check_silu(struct backend *backend, const char *name)
@@ -95,6 +123,12 @@ static void check_silu(struct backend *backend, const char *name)
     ops->silu_prepare(backend,
                       &(struct silu_prepare_args){{gate, up, ROWS, WIDTH, gate}, rounded, FORMS});
     assert_same_bits(name, gate, expected, count * sizeof *gate);
+    assert_memory_equal(rounded, expected_rounded, record);
+    free(gate);
+    gate = filled(4, count);
+    memset(rounded, 0, record);
+    ops->silu_prepare(backend, &(struct silu_prepare_args){
+                                   {gate, up, ROWS, WIDTH, gate}, rounded, ROUNDED_FORMS});
     assert_memory_equal(rounded, expected_rounded, record);
     free(expected_rounded);
     free(rounded);
