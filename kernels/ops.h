@@ -180,6 +180,10 @@ struct matmul_args {
      * soon_to into its caches while it multiplies; no result depends on it. Host. */
     const struct kv_reads *soon;
     uint32_t soon_from, soon_to; /* of PART_WHOLE */
+    /* Matrices that the next product multiplies as many rows with, if known. A backend may fetch
+     * some of them while it has nothing else to do; no result depends on it. */
+    const struct matrix *next[MATMUL_PARTS_MAX];
+    uint32_t next_count;
 };
 
 /* Rotates pairs (j, j + rotary_dims / 2) of every head in place; dims from rotary_dims on stay as

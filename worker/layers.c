@@ -29,11 +29,22 @@ void layers_norm(const struct layers *layers, const float *input, const float *w
 }
 
 /* What the next attention reads, and how much of the products before it was made: each of them
- * fetches as much of those keys and values as its part of the work. */
+ * fetches as much of those keys and values as its part of the work. And the weights of the next
+ * product. */
 struct ahead {
     struct kv_reads reads;
     uint64_t done, whole; /* products of a row */
+    const struct matrix *next[MATMUL_PARTS_MAX];
+    uint32_t next_count;
 };
+
+static void expect(struct ahead *ahead, const struct matrix *const *next, uint32_t count)
+{
+    CHECK(count <= MATMUL_PARTS_MAX);
+    for (uint32_t i = 0; i < count; i++)
+        ahead->next[i] = next[i];
+    ahead->next_count = count;
+}
 
 static void take_part(struct ahead *ahead, struct matmul_args *args)
 {
@@ -42,6 +53,8 @@ static void take_part(struct ahead *ahead, struct matmul_args *args)
     for (uint32_t i = 0; i < args->part_count; i++)
         ahead->done += (uint64_t)args->parts[i].matrix->rows * args->columns;
     args->soon_to = (uint32_t)(ahead->done * PART_WHOLE / ahead->whole);
+    memcpy(args->next, ahead->next, sizeof args->next);
+    args->next_count = ahead->next_count;
 }
 
 /* Multiplies with up to three matrices; `input` was rounded before. `ahead` may be NULL. */
@@ -206,6 +219,7 @@ static void attend(const struct layers *layers, struct turn turn, struct turn ne
     const struct matmul_part inputs[] = {{layer->q, at->q}, {layer->k, at->k}, {layer->v, at->v}};
     const float *addend = turn.layer > 0 ? addend_of(layers, turn) : NULL;
     norm_for(layers, addend, layer->attention_norm, turn, forms_for(inputs, 3));
+    expect(ahead, (const struct matrix *[]){layer->attention_output}, 1);
     product(layers, at->normed, turn.count, inputs, 3, ahead);
     place_keys(layers, turn);
     backend->operations->attention(backend, &(struct attention_args){
@@ -220,12 +234,25 @@ static void attend(const struct layers *layers, struct turn turn, struct turn ne
                                                 .output = at->q,
                                             });
     look_ahead(layers, next, ahead);
+    expect(ahead, (const struct matrix *[]){layer->gate, layer->up}, 2);
     const struct matmul_part output = {layer->attention_output, addend_of(layers, turn)};
     multiply(layers, at->q, turn.count, &output, ahead);
 }
 
+/* What the first product of a turn multiplies with; behind the last one come the logits. */
+static void expect_inputs(const struct layers *layers, struct turn turn, struct ahead *ahead)
+{
+    const struct weights *weights = &layers->model->weights;
+    const struct step_layer *layer = &weights->layer[turn.layer];
+    if (turn.count == 0)
+        expect(ahead, (const struct matrix *[]){weights->output}, 1);
+    else
+        expect(ahead, (const struct matrix *[]){layer->q, layer->k, layer->v}, 3);
+}
+
 /* Adds what the attention left, and leaves what it adds itself. */
-static void feed_forward(const struct layers *layers, struct turn turn, struct ahead *ahead)
+static void feed_forward(const struct layers *layers, struct turn turn, struct turn next,
+                         struct ahead *ahead)
 {
     const struct step_layer *layer = &layers->model->weights.layer[turn.layer];
     const struct buffers *at = &layers->at;
@@ -233,6 +260,7 @@ static void feed_forward(const struct layers *layers, struct turn turn, struct a
     const struct matmul_part inputs[] = {{layer->gate, at->gate}, {layer->up, at->up}};
     const struct matmul_part output = {layer->down, addend_of(layers, turn)};
     norm_for(layers, addend_of(layers, turn), layer->ffn_norm, turn, forms_for(inputs, 2));
+    expect(ahead, (const struct matrix *[]){layer->down}, 1);
     product(layers, at->normed, turn.count, inputs, 2, ahead);
     const struct silu_prepare_args args = {
         .silu =
@@ -247,6 +275,7 @@ static void feed_forward(const struct layers *layers, struct turn turn, struct a
         .forms = forms_for(&output, 1),
     };
     backend->operations->silu_prepare(backend, &args);
+    expect_inputs(layers, next, ahead);
     product(layers, at->gate, turn.count, &output, 1, ahead);
 }
 
@@ -273,7 +302,7 @@ static void compute_layers(const struct layers *layers, uint32_t rows)
     for (uint32_t index = 0; index < layers->model->shape.layers * turns; index++) {
         struct turn next = turn_at(layers, rows, turns, index + 1);
         attend(layers, turn, next, &ahead);
-        feed_forward(layers, turn, &ahead);
+        feed_forward(layers, turn, next, &ahead);
         if ((index + 1) % turns == 0 && layers->progress != NULL)
             layers->progress(layers->progress_context, turn.layer + 1);
         turn = next;

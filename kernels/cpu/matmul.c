@@ -18,7 +18,8 @@ enum {
     TILE_BYTES = 480 << 10,    /* of activations: half of an L2 cache */
     TILE_ROWS_MIN = 24,        /* fewer would read the weights too often */
     ROW_UNIT = 4,
-    UNIT_PANELS = 2, /* neighbouring panels of one part, for the kernels of pairs */
+    BEHIND_BYTES = 128 << 10, /* more than a thread reads between two products of a layer */
+    UNIT_PANELS = 2,          /* neighbouring panels of one part, for the kernels of pairs */
 };
 
 struct matmul_job {
@@ -152,27 +153,38 @@ static uint32_t unit_count(const struct matrix *matrix)
     return (panel_count(matrix) + UNIT_PANELS - 1) / UNIT_PANELS;
 }
 
-/* Item = tile x unit of all parts; tiles outermost. */
+/* Where an item's panels are. Item = tile x unit of all parts; tiles outermost. */
+static const struct matmul_part *find_item(const struct matmul_job *job, uint32_t item,
+                                           uint32_t *out_panel)
+{
+    const struct matmul_part *part = job->args->parts;
+    uint32_t unit = item % job->units;
+    for (; unit >= unit_count(part->matrix); part++)
+        unit -= unit_count(part->matrix);
+    *out_panel = unit * UNIT_PANELS;
+    return part;
+}
+
 static void multiply_items(const struct matmul_job *job, uint32_t begin, uint32_t end)
 {
     for (uint32_t item = begin; item < end; item++) {
-        uint32_t unit = item % job->units, part = 0;
-        while (unit >= unit_count(job->args->parts[part].matrix))
-            unit -= unit_count(job->args->parts[part++].matrix);
+        uint32_t panel;
+        const struct matmul_part *part = find_item(job, item, &panel);
         struct fetch_walk walk = walk_of(job, item);
-        multiply_panels(job, &job->args->parts[part], unit * UNIT_PANELS,
-                        item / job->units * job->tile_rows, &walk);
+        multiply_panels(job, part, panel, item / job->units * job->tile_rows, &walk);
     }
+}
+
+static uint32_t first_item(const struct matmul_job *job, uint32_t share)
+{
+    return (uint32_t)((uint64_t)share * job->items / job->shares);
 }
 
 static void matmul_shares(const void *context, uint32_t begin, uint32_t end)
 {
     const struct matmul_job *job = context;
-    for (uint32_t share = begin; share < end; share++) {
-        uint64_t first = (uint64_t)share * job->items / job->shares;
-        uint64_t last = (uint64_t)(share + 1) * job->items / job->shares;
-        multiply_items(job, (uint32_t)first, (uint32_t)last);
-    }
+    for (uint32_t share = begin; share < end; share++)
+        multiply_items(job, first_item(job, share), first_item(job, share + 1));
 }
 
 /* Bytes of a row as weights of a type read it. */
@@ -258,21 +270,61 @@ static void list_pieces(struct matmul_job *job, const uint8_t **pieces)
     job->piece_count = fetch_list(args->soon, (uint32_t)first, (uint32_t)(last - first), pieces);
 }
 
+/* Tiles, units, items and shares. */
+static void cut_job(struct matmul_job *job, uint32_t threads)
+{
+    const struct matmul_args *args = job->args;
+    CHECK(args->part_count >= 1 && args->part_count <= MATMUL_PARTS_MAX);
+    for (uint32_t part = 0; part < args->part_count; part++) {
+        CHECK(args->parts[part].matrix->columns == args->columns);
+        job->units += unit_count(args->parts[part].matrix);
+    }
+    cut_tiles(job, threads);
+    job->items = job->units * job->tiles;
+    cut_shares(job, threads);
+}
+
+/* The first weights of a thread's part of a job, all of one matrix. */
+static struct pool_range range_of(const struct matmul_job *job, const struct pool *pool,
+                                  uint32_t thread)
+{
+    uint32_t item = first_item(job, pool_first_share(pool, job->shares, thread)), panel;
+    if (item == job->items)
+        return (struct pool_range){0};
+    const struct matrix *matrix = find_item(job, item, &panel)->matrix;
+    uint64_t bytes = (panel_count(matrix) - panel) * panel_bytes(matrix);
+    return (struct pool_range){panel_at(matrix, panel),
+                               bytes < BEHIND_BYTES ? bytes : BEHIND_BYTES};
+}
+
+/* What each thread reads first of the next product. With few rows the memory is what they wait for,
+ * and it is idle between two products. False where there is nothing to fetch. */
+static bool list_ranges(const struct cpu_backend *cpu, const struct matmul_args *args,
+                        struct pool_range *ranges)
+{
+    if (args->next_count == 0 || args->rows > MATMUL_FEW_ROWS)
+        return false;
+    struct matmul_args next = {
+        .rows = args->rows, .columns = args->next[0]->columns, .part_count = args->next_count};
+    for (uint32_t i = 0; i < args->next_count; i++)
+        next.parts[i].matrix = args->next[i];
+    struct matmul_job job = {.args = &next, .kernels = cpu->kernels};
+    cut_job(&job, pool_threads(cpu->pool));
+    for (uint32_t thread = 0; thread < pool_threads(cpu->pool); thread++)
+        ranges[thread] = range_of(&job, cpu->pool, thread);
+    return true;
+}
+
 void cpu_matmul(struct backend *backend, const struct matmul_args *args)
 {
     struct cpu_backend *cpu = cpu_backend_of(backend);
     if (args->rows == 0)
         return;
     struct matmul_job job = {.args = args, .kernels = cpu->kernels};
-    CHECK(args->part_count >= 1 && args->part_count <= MATMUL_PARTS_MAX);
-    for (uint32_t part = 0; part < args->part_count; part++) {
-        CHECK(args->parts[part].matrix->columns == args->columns);
-        job.units += unit_count(args->parts[part].matrix);
-    }
-    cut_tiles(&job, pool_threads(cpu->pool));
-    job.items = job.units * job.tiles;
-    cut_shares(&job, pool_threads(cpu->pool));
+    cut_job(&job, pool_threads(cpu->pool));
     const uint8_t *pieces[FETCH_PIECES_MAX];
     list_pieces(&job, pieces);
-    pool_run(cpu->pool, matmul_shares, &job, job.shares, 1);
+    struct pool_range ranges[POOL_THREADS_MAX];
+    bool fetching = list_ranges(cpu, args, ranges);
+    pool_run_fetching(cpu->pool, matmul_shares, &job, job.shares, 1, fetching ? ranges : NULL);
 }

@@ -17,6 +17,7 @@ enum {
     SPIN_TURNS = 2000, /* of one pause each: 20 to 80 us, longer than the serial parts of a step */
     SHARE_ELEMENTS = 1024,  /* some 0.4 us of elementwise work: several times what a share costs */
     SHARES_PER_THREAD = 4,  /* of rows, where there are many: neighbours write the same lines */
+    FETCH_LINES = 4,        /* between two looks for work: some ns */
     MXCSR_DEFAULT = 0x1F80, /* all exceptions masked, nearest even, no FTZ, no DAZ */
     MXCSR_CONTROL_MASK = 0xFFC0, /* without the sticky exception bits */
 };
@@ -37,6 +38,7 @@ struct job {
 struct part {
     _Alignas(CACHE_LINE_BYTES) _Atomic uint64_t left; /* first above, last below */
     struct job job;                                   /* written before `left` */
+    struct pool_range behind;                         /* likewise; to fetch while waiting */
 };
 
 static_assert(sizeof(struct part) == CACHE_LINE_BYTES, "a thread needs one line for its part");
@@ -133,13 +135,15 @@ static void count_done(struct pool *pool, uint32_t count, uint32_t shares)
         wake_caller(pool);
 }
 
-/* Counted once, when the thread has done what is left of its part: the others want the line too. */
-static void work_on_own(struct pool *pool, uint32_t self)
+/* Counted once, when the thread has done what is left of its part: the others want the line too.
+ * What it is to fetch behind the job goes to out_behind. */
+static void work_on_own(struct pool *pool, uint32_t self, struct pool_range *out_behind)
 {
     struct part *part = &pool->parts[self];
     uint32_t share, count = 0, shares = 0;
     for (; take_share(part, true, &share); count++) {
         shares = part->job.shares;
+        *out_behind = part->behind;
         do_share(&part->job, share);
     }
     if (count > 0)
@@ -161,12 +165,28 @@ static bool help_another(struct pool *pool, uint32_t self)
     return false;
 }
 
-/* Works until no share is left. */
-static void work(struct pool *pool, uint32_t self)
+/* Works until no share is left; what to fetch behind that. */
+static struct pool_range work(struct pool *pool, uint32_t self)
 {
+    struct pool_range behind = {0};
     do {
-        work_on_own(pool, self);
+        work_on_own(pool, self, &behind);
     } while (help_another(pool, self));
+    return behind;
+}
+
+/* A turn of a wait: the next lines of a range or, where nothing is left of it, a pause. */
+static void wait_a_turn(struct pool_range *range)
+{
+    if (range->bytes == 0) {
+        _mm_pause();
+        return;
+    }
+    for (uint32_t line = 0; line < FETCH_LINES && range->bytes > 0; line++) {
+        __builtin_prefetch(range->memory, 0, 2);
+        range->memory += CACHE_LINE_BYTES;
+        range->bytes -= range->bytes < CACHE_LINE_BYTES ? range->bytes : CACHE_LINE_BYTES;
+    }
 }
 
 /* Another one's part does not call: the caller takes what is left of all. */
@@ -192,9 +212,9 @@ static void *thread_main(void *argument)
     uint32_t self = thread->index;
     float_environment_set();
     while (!atomic_load(&pool->closing)) {
-        work(pool, self);
+        struct pool_range behind = work(pool, self);
         for (int turn = 0; turn < SPIN_TURNS && !work_arrived(pool, self); turn++)
-            _mm_pause();
+            wait_a_turn(&behind);
         if (!work_arrived(pool, self))
             sleep_until_work(pool, self);
     }
@@ -217,12 +237,12 @@ static bool all_done(struct pool *pool, uint32_t shares)
     return atomic_load(&pool->done) == shares;
 }
 
-static void wait_for_the_rest(struct pool *pool, uint32_t shares)
+static void wait_for_the_rest(struct pool *pool, uint32_t shares, struct pool_range behind)
 {
     for (int turn = 0; turn < SPIN_TURNS; turn++) {
         if (all_done(pool, shares))
             return;
-        _mm_pause();
+        wait_a_turn(&behind);
     }
     pthread_mutex_lock(&pool->mutex);
     atomic_store(&pool->caller_sleeps, true);
@@ -232,23 +252,33 @@ static void wait_for_the_rest(struct pool *pool, uint32_t shares)
     pthread_mutex_unlock(&pool->mutex);
 }
 
+uint32_t pool_first_share(const struct pool *pool, uint32_t shares, uint32_t thread)
+{
+    return (uint32_t)(((uint64_t)shares * thread + pool->threads - 1) / pool->threads);
+}
+
 /* An even part of the shares for each thread, in their order, the caller's first and never empty.
  */
-static void deal(struct pool *pool, const struct job *job)
+static void deal(struct pool *pool, const struct job *job, const struct pool_range *ranges)
 {
-    uint64_t shares = job->shares, threads = pool->threads;
     atomic_store(&pool->done, 0);
-    for (uint64_t i = threads; i-- > 0;) {
-        uint64_t first = (shares * i + threads - 1) / threads;
-        uint64_t last = (shares * (i + 1) + threads - 1) / threads;
+    for (uint32_t i = pool->threads; i-- > 0;) {
+        uint32_t first = pool_first_share(pool, job->shares, i);
+        uint32_t last = pool_first_share(pool, job->shares, i + 1);
         pool->parts[i].job = *job;
-        atomic_store_explicit(&pool->parts[i].left, left_of((uint32_t)first, (uint32_t)last),
-                              memory_order_release);
+        pool->parts[i].behind = ranges != NULL ? ranges[i] : (struct pool_range){0};
+        atomic_store_explicit(&pool->parts[i].left, left_of(first, last), memory_order_release);
     }
 }
 
 void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t items,
               uint32_t grain)
+{
+    pool_run_fetching(pool, task, context, items, grain, NULL);
+}
+
+void pool_run_fetching(struct pool *pool, pool_task task, const void *context, uint32_t items,
+                       uint32_t grain, const struct pool_range *ranges)
 {
     CHECK(grain >= 1);
     float_environment_check();
@@ -258,10 +288,10 @@ void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t i
         return;
     }
     uint32_t shares = items / grain + (items % grain != 0 ? 1u : 0u);
-    deal(pool, &(struct job){task, context, items, grain, shares});
+    deal(pool, &(struct job){task, context, items, grain, shares}, ranges);
     wake_sleepers(pool);
-    work(pool, CALLER);
-    wait_for_the_rest(pool, shares);
+    struct pool_range behind = work(pool, CALLER);
+    wait_for_the_rest(pool, shares, behind);
 }
 
 uint32_t pool_row_grain(const struct pool *pool, uint32_t rows, uint32_t columns)

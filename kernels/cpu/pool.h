@@ -14,6 +14,11 @@
 
 struct pool; /* opaque */
 
+struct pool_range {
+    const uint8_t *memory;
+    uint64_t bytes; /* 0: nothing */
+};
+
 enum { POOL_THREADS_MAX = 256 };
 
 /* Items begin..end-1, on some thread of the pool, with the floating-point environment of the
@@ -39,6 +44,15 @@ void pool_pin(struct pool *pool, const uint32_t *processors, uint32_t count);
  * `context` is borrowed. */
 void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t items,
               uint32_t grain);
+
+/* As pool_run(). A thread that has done its share and waits, for the others or for the next job,
+ * fetches ranges[its index] into its second cache meanwhile: [pool_threads()], the caller's first.
+ * A hint: what has not been fetched when the wait ends is left. */
+void pool_run_fetching(struct pool *pool, pool_task task, const void *context, uint32_t items,
+                       uint32_t grain, const struct pool_range *ranges);
+
+/* The first of `shares` shares that falls to a thread; thread = pool_threads(): the end. */
+uint32_t pool_first_share(const struct pool *pool, uint32_t shares, uint32_t thread);
 
 /* Rows of a share for elementwise operations on `rows` rows of `columns` elements: worth handing
  * out, and no more shares than even out. */

@@ -83,6 +83,43 @@ static void jobs_in_quick_succession_stay_apart(void **state)
     pool_close(pool);
 }
 
+static void parts_follow_each_other(void **state)
+{
+    (void)state;
+    for (uint32_t threads = 1; threads <= 5; threads++) {
+        struct pool *pool = open_pool(threads);
+        for (uint32_t shares = 1; shares < 20; shares++) {
+            assert_int_equal(pool_first_share(pool, shares, 0), 0);
+            assert_int_equal(pool_first_share(pool, shares, threads), shares);
+            for (uint32_t i = 0; i < threads; i++) {
+                uint32_t count =
+                    pool_first_share(pool, shares, i + 1) - pool_first_share(pool, shares, i);
+                assert_in_range(count, shares / threads, (shares + threads - 1) / threads);
+            }
+        }
+        pool_close(pool);
+    }
+}
+
+/* Ranges of any length and alignment, one that ends with its mapping, and none: threads fetch no
+ * byte that could fault, and do their shares. */
+static void waiting_threads_fetch(void **state)
+{
+    static _Atomic uint32_t visits[64];
+    static const uint8_t memory[1000];
+    const struct pool_range ranges[] = {{memory, sizeof memory}, {memory + 7, 1}, {NULL, 0}};
+    (void)state;
+    struct pool *pool = open_pool(3);
+    for (uint32_t turn = 0; turn < 2000; turn++) {
+        struct tally tally = {visits, 2 + turn % 60, 1, 0};
+        memset((void *)visits, 0, sizeof visits);
+        pool_run_fetching(pool, visit, &tally, tally.items, 1, ranges);
+        for (uint32_t i = 0; i < 64; i++)
+            assert_int_equal(visits[i], i < tally.items ? 1 : 0);
+    }
+    pool_close(pool);
+}
+
 /* The caller's thread does the first share, which waits until another thread has begun the second:
  * so a second thread takes part even after all of them slept. */
 static void wait_for_company(const void *context, uint32_t begin, uint32_t end)
@@ -249,6 +286,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_item_is_visited_once),
         cmocka_unit_test(jobs_in_quick_succession_stay_apart),
+        cmocka_unit_test(parts_follow_each_other),
+        cmocka_unit_test(waiting_threads_fetch),
         cmocka_unit_test(sleeping_threads_are_woken),
         cmocka_unit_test(a_slow_share_does_not_hold_the_others),
         cmocka_unit_test(a_thread_begins_with_its_own_part),
