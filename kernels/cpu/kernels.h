@@ -14,7 +14,7 @@ struct prepared_row {
     int16_t *q;        /* [columns] */
     float *scale;      /* [block] */
     float *scaled_sum; /* [block] scale * (sum of q), rounded once */
-    int32_t *sum;      /* [block] sum of q */
+    int32_t *zero_sum; /* [block] -Q4_0_ZERO * (sum of q): what the sums of Q4_0 begin with */
 };
 
 struct fetch_walk;

@@ -15,7 +15,6 @@ enum {
     ROWS_TOGETHER = 4, /* 8 accumulators, 2 weights, 1 activation */
     PREFETCH_BYTES = 2048,
     CACHE_LINE_BYTES = 64,
-    Q4_0_ZERO = 8,
 };
 
 /* Keeps the compiler from moving a value between registers and the stack in the inner loops: gcc 12
@@ -164,8 +163,7 @@ ALWAYS_INLINE void multiply_row(const void *panel, const struct prepared_row *ro
             sum_nibbles(words, q, sums);
         for (uint32_t half = 0; half < HALVES; half++) {
             if (type == WEIGHT_TYPE_Q4_0)
-                sums[half] =
-                    _mm256_sub_epi32(sums[half], _mm256_set1_epi32(Q4_0_ZERO * row->sum[index]));
+                sums[half] = _mm256_add_epi32(sums[half], _mm256_set1_epi32(row->zero_sum[index]));
             chain[half] =
                 add_block(chain[half], sums[half], block_scales(block, half), row->scale[index]);
             if (type == WEIGHT_TYPE_Q4_1)

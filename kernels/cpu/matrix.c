@@ -223,7 +223,7 @@ static float panel_weight(const struct matrix *matrix, const uint8_t *panel, uin
     }
     case WEIGHT_TYPE_Q4_0: {
         const struct panel_block_q4_0 *b = (const struct panel_block_q4_0 *)panel + block;
-        float q = (float)unpack_nibble(b->q[i / 8][r], i % 8) - 8.0f;
+        float q = (float)unpack_nibble(b->q[i / 8][r], i % 8) - (float)Q4_0_ZERO;
         return fp16_to_float(b->scale[r]) * q;
     }
     default: {

@@ -23,7 +23,12 @@
 #include <assert.h>
 #include <stdint.h>
 
-enum { PANEL_ROWS = 16, Q4_WORDS = 4, Q8_WORDS = 8 };
+enum {
+    PANEL_ROWS = 16,
+    Q4_WORDS = 4,
+    Q8_WORDS = 8,
+    Q4_0_ZERO = 8, /* the four bits that stand for 0 */
+};
 
 struct panel_block_q4_0 {
     uint16_t scale[PANEL_ROWS]; /* fp16 */

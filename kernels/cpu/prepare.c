@@ -39,7 +39,7 @@ static void prepare_block(const float *input, uint32_t block, const struct prepa
         }
     }
     output->scale[block] = scale.scale;
-    output->sum[block] = sum;
+    output->zero_sum[block] = -Q4_0_ZERO * sum;
     output->scaled_sum[block] = scale.scale * (float)sum;
 }
 

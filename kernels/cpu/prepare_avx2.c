@@ -1,6 +1,7 @@
 /* Eight blocks of 32 at a time: their largest magnitudes and their sums are lanes of one vector
  * each, so that a block costs a few instructions for both and no wait for a division. */
 #include "kernels/cpu/avx2.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/cpu/rounding.h"
 #include "kernels/cpu/simd_avx2.h"
 
@@ -97,7 +98,8 @@ void prepare_row_avx2(const float *input, uint32_t columns, const struct prepare
         _mm256_store_si256((__m256i *)factors.kept, _mm256_castps_si256(kept));
         __m256i sums = round_blocks(input + offset, count, &factors, output->q + offset);
         _mm256_maskstore_ps(output->scale + first, present, scale);
-        _mm256_maskstore_epi32(output->sum + first, present, sums);
+        _mm256_maskstore_epi32(output->zero_sum + first, present,
+                               _mm256_mullo_epi32(sums, _mm256_set1_epi32(-Q4_0_ZERO)));
         _mm256_maskstore_ps(output->scaled_sum + first, present,
                             _mm256_mul_ps(scale, _mm256_cvtepi32_ps(sums)));
     }

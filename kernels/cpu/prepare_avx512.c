@@ -1,6 +1,7 @@
 /* Sixteen blocks of 32 at a time: their largest magnitudes and their sums are lanes of one vector
  * each, so that a block costs a few instructions for both and no wait for a division. */
 #include "kernels/cpu/avx512.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/cpu/rounding.h"
 #include "kernels/cpu/simd_avx512.h"
 
@@ -89,7 +90,8 @@ void prepare_row_avx512(const float *input, uint32_t columns, const struct prepa
         _mm512_store_ps(inverses, _mm512_maskz_div_ps(kept, most, largest));
         __m512i sums = round_blocks(input + offset, count, inverses, kept, output->q + offset);
         _mm512_mask_storeu_ps(output->scale + first, present, scale);
-        _mm512_mask_storeu_epi32(output->sum + first, present, sums);
+        _mm512_mask_storeu_epi32(output->zero_sum + first, present,
+                                 _mm512_mullo_epi32(sums, _mm512_set1_epi32(-Q4_0_ZERO)));
         _mm512_mask_storeu_ps(output->scaled_sum + first, present,
                               _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sums)));
     }

@@ -28,7 +28,7 @@ static inline struct prepared_row prepared_row_at(const void *prepared, uint32_t
     parts.q = (int16_t *)record;
     parts.scale = (float *)(record + columns * sizeof(int16_t));
     parts.scaled_sum = parts.scale + blocks;
-    parts.sum = (int32_t *)(parts.scaled_sum + blocks);
+    parts.zero_sum = (int32_t *)(parts.scaled_sum + blocks);
     return parts;
 }
 
