@@ -21,7 +21,7 @@ enum {
     SPLIT_SEGMENTS_MIN = 512, /* row segments that the scratch memory holds at least */
     ITEMS_PER_THREAD = 8,     /* so many even out; fewer are split */
     PLACES_PER_THREAD = 2,    /* so many even out where a thread takes all kv heads of one */
-    PARTIAL_FLOATS_MAX = ATTENTION_QUERIES_MAX * (HEAD_DIM_MAX + ATTENTION_GROUP_KEYS),
+    PARTIAL_FLOATS_MAX = ATTENTION_QUERIES_MAX * (HEAD_DIM_MAX + ATTENTION_LANES),
     SCRATCH_ALIGNMENT = 64,
 };
 
@@ -201,7 +201,7 @@ static void merge_group(const struct attention_job *job, struct row_group group,
 {
     uint32_t head_dim = job->args->kv.geometry.head_dim,
              floats = attention_partial_floats(head_dim);
-    float state[HEAD_DIM_MAX + ATTENTION_GROUP_KEYS];
+    _Alignas(SCRATCH_ALIGNMENT) float state[HEAD_DIM_MAX + ATTENTION_LANES];
     for (uint32_t i = 0; i < group.count * job->group_heads; i++) {
         clear_state(state, head_dim);
         for (uint32_t segment = 0; segment < group_segments(job, group); segment++)

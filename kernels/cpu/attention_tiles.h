@@ -44,7 +44,8 @@ struct attention_loops {
     /* Scores of `count` queries with the tile's keys, as many as the last query sees; what lies
      * behind a query's own count may be anything. */
     void (*score)(const struct attention_tile *tile, struct query_state *states, uint32_t count);
-    /* Scores of `count` queries to probabilities, 0 behind a query's own count. */
+    /* Scores of `count` queries to probabilities; what lies behind a query's own count may be
+     * anything. */
     void (*soften)(struct query_state *states, uint32_t count, float scale);
     /* Adds the values of the range; the first call of a tile, from == 0, shrinks before. */
     void (*add)(const struct attention_tile *tile, struct query_state *states, uint32_t count,
@@ -60,7 +61,8 @@ ATTENTION_INLINE uint32_t attention_last_group(const struct attention_share *sha
 /* Blocks are scattered, so the processor cannot guess what comes next, and with few queries a tile
  * takes less time than it takes to arrive: values are fetched a tile ahead while scores are made,
  * keys two tiles ahead while values are added, into the second cache. After the last tile come the
- * first ones of the next kv head. A share that no other one fetched for begins with a burst. */
+ * first ones of the next kv head. A share of one row that no other one fetched for begins with a
+ * burst; several rows use a key long enough for the next ones to arrive. */
 enum { ATTENTION_TILE_GROUPS = ATTENTION_TILE_KEYS / ATTENTION_GROUP_KEYS };
 enum { ATTENTION_VALUES_AHEAD = 1, ATTENTION_KEYS_AHEAD = 2 }; /* tiles */
 
@@ -195,7 +197,7 @@ ATTENTION_INLINE void attention_walk(const struct attention_share *share,
     struct query_state states[ATTENTION_QUERIES_MAX];
     uint32_t queries = share->rows * share->heads;
     uint32_t keys = attention_keys_of(share, share->rows - 1);
-    if (!share->fetched)
+    if (!share->fetched && share->rows == 1)
         attention_prefetch_start(share);
     attention_states_open(share, states);
     for (uint32_t first = 0; first < keys; first += ATTENTION_TILE_KEYS) {

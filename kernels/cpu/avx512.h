@@ -22,6 +22,8 @@ void matmul_q4_0_pair_avx512(const void *panel, const struct matmul_share *share
 void matmul_q4_1_avx512(const void *panel, const struct matmul_share *share);
 void matmul_q4_1_pair_avx512(const void *panel, const struct matmul_share *share);
 void attention_segment_avx512(const struct attention_share *share);
+void attention_merge_avx512(const float *segment, uint32_t head_dim, float *state);
+void attention_finish_avx512(const float *state, uint32_t head_dim, float *output);
 
 bool sample_scan_avx512(const float *logits, uint32_t count, float *out_largest,
                         uint32_t *out_index);

@@ -80,10 +80,11 @@ static inline uint32_t attention_keys_of(const struct attention_share *share, ui
 }
 
 /* State of one query head after some keys: O[head_dim], then the largest scaled score and the sum
- * of the probabilities, relative to it. Padded to whole vectors. */
+ * of the probabilities, relative to it. Padded to whole cache lines where head_dim
+ * is. */
 static inline uint32_t attention_partial_floats(uint32_t head_dim)
 {
-    return head_dim + ATTENTION_GROUP_KEYS;
+    return head_dim + ATTENTION_LANES;
 }
 
 static inline uint32_t attention_maximum_at(uint32_t head_dim)

@@ -24,18 +24,13 @@ ALWAYS_INLINE __m512 round_wide(__m512 x)
     return _mm512_sub_ps(_mm512_add_ps(x, shift), shift);
 }
 
-ALWAYS_INLINE __m512 scale_by_power_of_two_wide(__m512 value, __m512 exponent)
-{
-    __m512i shifted = _mm512_slli_epi32(_mm512_cvtps_epi32(exponent), 23);
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(value), shifted));
-}
-
-/* min takes the second operand where one is NaN, so a NaN stays and comes out of the polynomial.
- * What is too low is garbage there and replaced at the end. */
+/* What is too low is garbage until the end, where it becomes zero; a NaN comes out of the
+ * polynomial. A power of two from -126 on times what is at least 1 there is normal, so scaling by
+ * it is the addition to the exponent of the plain version. */
 ALWAYS_INLINE __m512 exp2_wide(__m512 x)
 {
     __mmask16 kept = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP2_LOWEST), _CMP_NLT_UQ);
-    x = _mm512_min_ps(_mm512_set1_ps(EXP2_HIGHEST), x);
+    x = _mm512_min_ps(_mm512_set1_ps(EXP2_HIGHEST), x); /* the second operand where one is NaN */
     __m512 n = round_wide(x);
     __m512 f = _mm512_sub_ps(x, n);
     __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(EXP2_C6), f, _mm512_set1_ps(EXP2_C5));
@@ -44,15 +39,13 @@ ALWAYS_INLINE __m512 exp2_wide(__m512 x)
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(EXP2_C2));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(EXP2_C1));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-    return _mm512_maskz_mov_ps(kept, scale_by_power_of_two_wide(p, n));
+    return _mm512_maskz_scalef_ps(kept, p, n);
 }
 
 ALWAYS_INLINE __m512 exp_wide(__m512 x)
 {
-    __m512 lowest = _mm512_set1_ps(EXP_LOWEST), highest = _mm512_set1_ps(EXP_HIGHEST);
-    __mmask16 kept = _mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ);
-    __mmask16 too_high = _mm512_cmp_ps_mask(x, highest, _CMP_GT_OQ);
-    x = _mm512_max_ps(lowest, _mm512_min_ps(highest, x));
+    __mmask16 kept = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_LOWEST), _CMP_NLT_UQ);
+    __mmask16 too_high = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_HIGHEST), _CMP_GT_OQ);
     __m512 n = round_wide(_mm512_mul_ps(x, _mm512_set1_ps(EXP_LOG2_E)));
     __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_HIGH), x);
     r = _mm512_fmadd_ps(n, _mm512_set1_ps(-EXP_LN2_LOW), r);
@@ -62,8 +55,8 @@ ALWAYS_INLINE __m512 exp_wide(__m512 x)
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_C2));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(EXP_C1));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    p = _mm512_maskz_mov_ps(kept, scale_by_power_of_two_wide(p, n));
-    return _mm512_mask_mov_ps(p, too_high, _mm512_set1_ps(INFINITY));
+    return _mm512_mask_mov_ps(_mm512_maskz_scalef_ps(kept, p, n), too_high,
+                              _mm512_set1_ps(INFINITY));
 }
 
 /* Sum of 16 lanes by the tree (i, i + 8), 4, 2, 1. */
