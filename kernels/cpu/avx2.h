@@ -10,8 +10,11 @@ void rmsnorm_row_avx2(const float *input, const float *weight, uint32_t columns,
 void prepare_row_avx2(const float *input, uint32_t columns, const struct prepared_row *output);
 void round_bf16_row_avx2(const float *input, uint32_t columns, void *output);
 void silu_mul_row_avx2(const float *gate, const float *up, uint32_t columns, float *output);
+void matmul_f32_pair_avx2(const void *panel, const struct matmul_share *share);
 void matmul_f32_avx2(const void *panel, const struct matmul_share *share);
+void matmul_f16_pair_avx2(const void *panel, const struct matmul_share *share);
 void matmul_f16_avx2(const void *panel, const struct matmul_share *share);
+void matmul_bf16_pair_avx2(const void *panel, const struct matmul_share *share);
 void matmul_bf16_avx2(const void *panel, const struct matmul_share *share);
 void matmul_q8_0_few_avx2(const void *panel, const struct matmul_share *share);
 void matmul_q8_0_many_avx2(const void *panel, const struct matmul_share *share);

@@ -1,5 +1,7 @@
 #include "kernels/cpu/avx2.h"
 
+#include <stddef.h>
+
 const struct cpu_kernels cpu_kernels_avx2 = {
     .name = "cpu-avx2",
     .rmsnorm_row = rmsnorm_row_avx2,
@@ -9,9 +11,9 @@ const struct cpu_kernels cpu_kernels_avx2 = {
     .silu_mul_row = silu_mul_row_avx2,
     .matmul =
         {
-            [WEIGHT_TYPE_F32] = {matmul_f32_avx2, matmul_f32_avx2},
-            [WEIGHT_TYPE_F16] = {matmul_f16_avx2, matmul_f16_avx2},
-            [WEIGHT_TYPE_BF16] = {matmul_bf16_avx2, matmul_bf16_avx2},
+            [WEIGHT_TYPE_F32] = {matmul_f32_avx2, matmul_f32_avx2, matmul_f32_pair_avx2, NULL},
+            [WEIGHT_TYPE_F16] = {matmul_f16_avx2, matmul_f16_avx2, matmul_f16_pair_avx2, NULL},
+            [WEIGHT_TYPE_BF16] = {matmul_bf16_avx2, matmul_bf16_avx2, matmul_bf16_pair_avx2, NULL},
             [WEIGHT_TYPE_Q8_0] = {matmul_q8_0_few_avx2, matmul_q8_0_many_avx2},
             [WEIGHT_TYPE_Q4_0] = {matmul_q4_0_few_avx2, matmul_q4_0_many_avx2},
             [WEIGHT_TYPE_Q4_1] = {matmul_q4_1_few_avx2, matmul_q4_1_many_avx2},

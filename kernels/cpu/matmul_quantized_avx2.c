@@ -11,9 +11,9 @@
 enum {
     HALVES = PANEL_ROWS / VECTOR_FLOATS,
     PAIRS = QUANTIZED_BLOCK_WEIGHTS / 2,
-    CHUNK_BLOCKS = 9,  /* 9 KiB unpacked, beside as much to come, in an L1 cache */
-    ROWS_TOGETHER = 4, /* 8 accumulators, 2 weights, 1 activation */
-    PREFETCH_BYTES = 2048,
+    CHUNK_BLOCKS = 9,           /* 9 KiB unpacked, beside as much to come, in an L1 cache */
+    ROWS_TOGETHER = 4,          /* 8 accumulators, 2 weights, 1 activation */
+    FEW_AHEAD_BYTES = 12 << 10, /* a third or a quarter of an L1 cache */
     CACHE_LINE_BYTES = 64,
 };
 
@@ -155,7 +155,7 @@ ALWAYS_INLINE void multiply_row(const void *panel, const struct prepared_row *ro
         const void *block = block_at(panel, index, type);
         const uint32_t *words = block_words(block, type);
         const int16_t *q = row->q + (uint64_t)index * QUANTIZED_BLOCK_WEIGHTS;
-        prefetch_block(block, PREFETCH_BYTES, type);
+        prefetch_block(block, FEW_AHEAD_BYTES, type);
         __m256i sums[HALVES];
         if (type == WEIGHT_TYPE_Q8_0)
             sum_bytes(words, q, sums);
