@@ -44,6 +44,8 @@ ALWAYS_INLINE void score_vectors(const struct attention_tile *tile, struct query
         for (uint32_t v = 0; v < width; v++)
             sums[q][v] = _mm256_setzero_ps();
     }
+    struct attention_ahead ahead = attention_values_ahead(
+        share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_VALUES_AHEAD, type);
     for (uint32_t dim = 0; dim < share->head_dim; dim++) {
         uint64_t element = (uint64_t)dim * share->key_stride;
         __m256 factor[BLOCK_QUERIES];
@@ -55,8 +57,7 @@ ALWAYS_INLINE void score_vectors(const struct attention_tile *tile, struct query
                 sums[q][v] = _mm256_fmadd_ps(factor[q], key, sums[q][v]);
         }
         if (tile->prefetch && from == 0)
-            attention_prefetch_values(
-                share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_VALUES_AHEAD, dim, type);
+            attention_fetch_step(share, &ahead);
     }
     for (uint32_t q = 0; q < count; q++)
         for (uint32_t v = 0; v < width; v++)
@@ -148,6 +149,8 @@ ALWAYS_INLINE void add_dims(const struct attention_tile *tile, struct query_stat
             sums[q][v] = _mm256_mul_ps(
                 _mm256_loadu_ps(states[q].output + range.dim + v * VECTOR_FLOATS), shrink);
     }
+    struct attention_ahead ahead =
+        attention_keys_ahead(share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_KEYS_AHEAD, type);
     for (uint32_t key = range.from; key < range.to; key++) {
         const void *values = share->group_values[(tile->first + key) / ATTENTION_GROUP_KEYS];
         uint64_t element = (uint64_t)(key % ATTENTION_GROUP_KEYS) * share->head_dim + range.dim;
@@ -160,8 +163,7 @@ ALWAYS_INLINE void add_dims(const struct attention_tile *tile, struct query_stat
                 sums[q][v] = _mm256_fmadd_ps(factor[q], value, sums[q][v]);
         }
         if (tile->prefetch && range.dim == 0)
-            attention_prefetch_keys(share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_KEYS_AHEAD,
-                                    key, type);
+            attention_fetch_step(share, &ahead);
     }
     for (uint32_t q = 0; q < count; q++)
         for (uint32_t v = 0; v < width; v++)

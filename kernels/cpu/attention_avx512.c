@@ -38,6 +38,8 @@ ALWAYS_INLINE void score_vectors(const struct attention_tile *tile, struct query
         for (uint32_t v = 0; v < vectors; v++)
             sums[q][v] = _mm512_setzero_ps();
     }
+    struct attention_ahead ahead = attention_values_ahead(
+        share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_VALUES_AHEAD, type);
     for (uint32_t dim = 0; dim < share->head_dim; dim++) {
         __m512 key[TILE_VECTORS];
         for (uint32_t v = 0; v < vectors; v++)
@@ -48,8 +50,7 @@ ALWAYS_INLINE void score_vectors(const struct attention_tile *tile, struct query
                 sums[q][v] = _mm512_fmadd_ps(factor, key[v], sums[q][v]);
         }
         if (tile->prefetch)
-            attention_prefetch_values(
-                share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_VALUES_AHEAD, dim, type);
+            attention_fetch_step(share, &ahead);
     }
     for (uint32_t q = 0; q < count; q++)
         for (uint32_t v = 0; v < vectors; v++)
@@ -186,6 +187,8 @@ ALWAYS_INLINE void add_dims(const struct attention_tile *tile, struct query_stat
             sums[q][v] = _mm512_mul_ps(
                 _mm512_loadu_ps(states[q].output + range.dim + v * WIDE_FLOATS), shrink);
     }
+    struct attention_ahead ahead =
+        attention_keys_ahead(share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_KEYS_AHEAD, type);
     for (uint32_t key = range.from; key < range.to; key++) {
         uint64_t element = (uint64_t)(key % ATTENTION_GROUP_KEYS) * share->head_dim + range.dim;
         const void *values = share->group_values[(tile->first + key) / ATTENTION_GROUP_KEYS];
@@ -198,8 +201,7 @@ ALWAYS_INLINE void add_dims(const struct attention_tile *tile, struct query_stat
                 sums[q][v] = _mm512_fmadd_ps(factor, value[v], sums[q][v]);
         }
         if (tile->prefetch && range.dim == 0)
-            attention_prefetch_keys(share, tile->first / ATTENTION_TILE_KEYS + ATTENTION_KEYS_AHEAD,
-                                    key, type);
+            attention_fetch_step(share, &ahead);
     }
     for (uint32_t q = 0; q < count; q++)
         for (uint32_t v = 0; v < vectors; v++)

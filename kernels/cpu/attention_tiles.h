@@ -80,46 +80,77 @@ ATTENTION_INLINE const char *attention_group_at(const struct attention_share *sh
     return (const char *)groups[index] + (further ? share->next_keys : 0);
 }
 
-/* As many lines as a dim stands for, group after group: runs of lines in order make the processor's
- * own prefetch go along, which holds more requests than a program can. */
-ATTENTION_INLINE void attention_prefetch_values(const struct attention_share *share, uint32_t tile,
-                                                uint32_t dim, const uint32_t type)
+/* What is fetched during the steps of a loop over a tile: the keys or the values of a tile ahead,
+ * in pieces that begin where a group of 8 keys does. Runs of lines in order make the processor's
+ * own prefetch go along, which holds more requests than a program can. An address is found once a
+ * piece: with few queries a step has hardly room for more than its products. */
+struct attention_ahead {
+    const void *const *groups;  /* of the share: group_keys or group_values */
+    uint32_t tile, group;       /* of the next piece */
+    uint32_t group_step;        /* from a piece to the next */
+    uint32_t piece_steps, left; /* steps of a piece; what is left of them */
+    uint32_t step_bytes, line_step;
+    const char *at; /* of the next step; NULL where the piece lies nowhere */
+};
+
+/* Values, for a loop over the dims: a step for as many lines as a dim stands for. */
+ATTENTION_INLINE struct attention_ahead attention_values_ahead(const struct attention_share *share,
+                                                               uint32_t tile, const uint32_t type)
 {
-    const uint32_t lines = type == KV_TYPE_F16 ? 2 : 4;
-    uint32_t dims = share->head_dim / ATTENTION_TILE_GROUPS; /* of a group */
-    const char *values = attention_group_at(share, share->group_values, tile, dim / dims);
-    if (values == NULL)
-        return;
-    values += (uint64_t)(dim % dims) * lines * ATTENTION_LINE_BYTES;
-    for (uint32_t line = 0; line < lines; line++)
-        _mm_prefetch(values + line * ATTENTION_LINE_BYTES, _MM_HINT_T1);
+    return (struct attention_ahead){
+        .groups = share->group_values,
+        .tile = tile,
+        .group_step = 1,
+        .piece_steps = share->head_dim / ATTENTION_TILE_GROUPS,
+        .step_bytes = (type == KV_TYPE_F16 ? 2 : 4) * ATTENTION_LINE_BYTES,
+        .line_step = ATTENTION_LINE_BYTES,
+    };
 }
 
-/* Likewise a sixteenth of the dims of a run of 16 keys. */
-ATTENTION_INLINE void attention_prefetch_keys(const struct attention_share *share, uint32_t tile,
-                                              uint32_t key, const uint32_t type)
+/* Keys, for a loop over the keys: a step for a sixteenth of the dims of a run of 16 keys. */
+ATTENTION_INLINE struct attention_ahead attention_keys_ahead(const struct attention_share *share,
+                                                             uint32_t tile, const uint32_t type)
 {
     enum { RUN_KEYS = 16, RUN_GROUPS = 2 };
-    const char *keys =
-        attention_group_at(share, share->group_keys, tile, key / RUN_KEYS * RUN_GROUPS);
-    if (keys == NULL)
-        return;
-    uint64_t dim_bytes = (uint64_t)share->key_stride * (type == KV_TYPE_F16 ? 2 : 4);
-    uint32_t step =
-        dim_bytes < ATTENTION_LINE_BYTES ? (uint32_t)(ATTENTION_LINE_BYTES / dim_bytes) : 1;
-    uint32_t dims = share->head_dim / RUN_KEYS, first = key % RUN_KEYS * dims;
-    for (uint32_t dim = first; dim < first + dims; dim += step)
-        _mm_prefetch(keys + dim * dim_bytes, _MM_HINT_T1);
+    uint32_t dim_bytes = share->key_stride * (type == KV_TYPE_F16 ? 2 : 4);
+    return (struct attention_ahead){
+        .groups = share->group_keys,
+        .tile = tile,
+        .group_step = RUN_GROUPS,
+        .piece_steps = RUN_KEYS,
+        .step_bytes = share->head_dim / RUN_KEYS * dim_bytes,
+        .line_step = dim_bytes > ATTENTION_LINE_BYTES ? dim_bytes : ATTENTION_LINE_BYTES,
+    };
 }
 
-ATTENTION_INLINE void attention_prefetch_start(const struct attention_share *share)
+ATTENTION_INLINE void attention_fetch_step(const struct attention_share *share,
+                                           struct attention_ahead *ahead)
 {
-    for (uint32_t tile = 0; tile < ATTENTION_KEYS_AHEAD; tile++)
+    if (ahead->left == 0) {
+        ahead->at = attention_group_at(share, ahead->groups, ahead->tile, ahead->group);
+        ahead->group += ahead->group_step;
+        ahead->left = ahead->piece_steps;
+    }
+    ahead->left--;
+    if (ahead->at == NULL)
+        return;
+    for (uint32_t offset = 0; offset < ahead->step_bytes; offset += ahead->line_step)
+        _mm_prefetch(ahead->at + offset, _MM_HINT_T1);
+    ahead->at += ahead->step_bytes;
+}
+
+ATTENTION_INLINE void attention_fetch_start(const struct attention_share *share)
+{
+    for (uint32_t tile = 0; tile < ATTENTION_KEYS_AHEAD; tile++) {
+        struct attention_ahead keys = attention_keys_ahead(share, tile, share->type);
         for (uint32_t key = 0; key < ATTENTION_TILE_KEYS; key++)
-            attention_prefetch_keys(share, tile, key, share->type);
-    for (uint32_t tile = 0; tile < ATTENTION_VALUES_AHEAD; tile++)
+            attention_fetch_step(share, &keys);
+    }
+    for (uint32_t tile = 0; tile < ATTENTION_VALUES_AHEAD; tile++) {
+        struct attention_ahead values = attention_values_ahead(share, tile, share->type);
         for (uint32_t dim = 0; dim < share->head_dim; dim++)
-            attention_prefetch_values(share, tile, dim, share->type);
+            attention_fetch_step(share, &values);
+    }
 }
 
 ATTENTION_INLINE void attention_states_open(const struct attention_share *share,
@@ -198,7 +229,7 @@ ATTENTION_INLINE void attention_walk(const struct attention_share *share,
     uint32_t queries = share->rows * share->heads;
     uint32_t keys = attention_keys_of(share, share->rows - 1);
     if (!share->fetched && share->rows == 1)
-        attention_prefetch_start(share);
+        attention_fetch_start(share);
     attention_states_open(share, states);
     for (uint32_t first = 0; first < keys; first += ATTENTION_TILE_KEYS) {
         struct attention_tile tile = {.share = share, .first = first};
