@@ -297,12 +297,13 @@ static struct pool_range range_of(const struct matmul_job *job, const struct poo
                                bytes < BEHIND_BYTES ? bytes : BEHIND_BYTES};
 }
 
-/* What each thread reads first of the next product. With few rows the memory is what they wait for,
- * and it is idle between two products. False where there is nothing to fetch. */
+/* What each thread reads first of the next product: with few rows the memory is what they wait for,
+ * with more nothing has fetched these before, and it is idle between two products. False where
+ * there is nothing to fetch. */
 static bool list_ranges(const struct cpu_backend *cpu, const struct matmul_args *args,
                         struct pool_range *ranges)
 {
-    if (args->next_count == 0 || args->rows > MATMUL_FEW_ROWS)
+    if (args->next_count == 0)
         return false;
     struct matmul_args next = {
         .rows = args->rows, .columns = args->next[0]->columns, .part_count = args->next_count};
