@@ -19,6 +19,9 @@ static void norm_prepare_rows(const void *context, uint32_t begin, uint32_t end)
         float *residual = args->residual + offset;
         float *output =
             args->output + (uint64_t)values_row(args->forms, begin, row) * args->columns;
+        if (args->addend != NULL)
+            fetch_row(args->addend + offset, args->columns);
+        prepare_fetch(job->kernels, &job->prepare, row);
         for (uint32_t k = 0; args->addend != NULL && k < args->columns; k++)
             residual[k] += args->addend[offset + k];
         job->kernels->rmsnorm_row(residual, args->weight, args->columns, args->epsilon, output);

@@ -58,6 +58,23 @@ void round_bf16_row_plain(const float *input, uint32_t columns, void *output)
         rounded[columns] = 0.0f;
 }
 
+static void fetch_to_write(const uint8_t *memory, uint64_t bytes)
+{
+    for (uint64_t at = 0; at < bytes; at += ROW_LINE_FLOATS * sizeof(float))
+        __builtin_prefetch(memory + at, 1);
+}
+
+void prepare_fetch(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row)
+{
+    uint64_t record_bytes = prepared_row_bytes(args->columns);
+    uint64_t bf16_bytes = bf16_row_bytes(kernels, args->columns);
+    if ((args->forms & ACTIVATION_FORM_INTEGERS) != 0)
+        fetch_to_write((const uint8_t *)args->output + row * record_bytes, record_bytes);
+    if ((args->forms & ACTIVATION_FORM_BF16) != 0)
+        fetch_to_write(bf16_rows_at(args->output, args->columns, args->rows) + row * bf16_bytes,
+                       bf16_bytes);
+}
+
 void prepare_row(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row,
                  const float *input)
 {
@@ -84,9 +101,12 @@ struct prepare_job {
 static void prepare_rows(const void *context, uint32_t begin, uint32_t end)
 {
     const struct prepare_job *job = context;
-    for (uint32_t row = begin; row < end; row++)
-        prepare_row(job->kernels, job->args, row,
-                    job->args->input + (uint64_t)row * job->args->columns);
+    for (uint32_t row = begin; row < end; row++) {
+        const float *input = job->args->input + (uint64_t)row * job->args->columns;
+        fetch_row(input, job->args->columns);
+        prepare_fetch(job->kernels, job->args, row);
+        prepare_row(job->kernels, job->args, row, input);
+    }
 }
 
 uint64_t cpu_prepared_bytes(struct backend *backend, uint32_t rows, uint32_t columns)

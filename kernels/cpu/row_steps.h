@@ -4,11 +4,24 @@
 
 #include "kernels/cpu/kernels.h"
 
+enum { ROW_LINE_FLOATS = 16 }; /* of a cache line */
+
+/* What other cores wrote last, asked for at once: a loop that computes meanwhile sees too few of
+ * its loads ahead. */
+static inline void fetch_row(const float *values, uint32_t columns)
+{
+    for (uint32_t k = 0; k < columns; k += ROW_LINE_FLOATS)
+        __builtin_prefetch(values + k);
+}
+
 /* rope.c */
 void rope_row(const struct rope_args *args, uint32_t row);
 
-/* prepare.c: row `row`, whose values lie at `input` and not at args->input, into the forms asked
- * for, and what must hold before. */
+/* prepare.c: the lines that prepare_row() will write, which other cores read last; row `row`, whose
+ * values lie at `input` and not at args->input, into the forms asked for, and what must hold
+ * before. */
+void prepare_fetch(const struct cpu_kernels *kernels, const struct prepare_args *args,
+                   uint32_t row);
 void prepare_row(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row,
                  const float *input);
 void prepare_check(const struct prepare_args *args);

@@ -16,6 +16,9 @@ static void silu_prepare_rows(const void *context, uint32_t begin, uint32_t end)
         uint64_t offset = (uint64_t)row * silu->columns;
         float *output =
             silu->output + (uint64_t)values_row(job->prepare.forms, begin, row) * silu->columns;
+        fetch_row(silu->gate + offset, silu->columns);
+        fetch_row(silu->up + offset, silu->columns);
+        prepare_fetch(job->kernels, &job->prepare, row);
         job->kernels->silu_mul_row(silu->gate + offset, silu->up + offset, silu->columns, output);
         prepare_row(job->kernels, &job->prepare, row, output);
     }
