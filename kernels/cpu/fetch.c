@@ -19,11 +19,11 @@ static uint32_t blocks_of_row(const struct kv_reads *reads, uint32_t row)
     return kv_blocks_for(&reads->kv.geometry, reads->places.positions[row] + 1);
 }
 
-uint32_t fetch_count(const struct kv_reads *reads)
+uint32_t fetch_count(const struct kv_reads *reads, uint64_t bytes_max)
 {
     struct kv_geometry layer = reads->kv.geometry;
     layer.layers = 1;
-    uint64_t most = kv_pool_blocks(&layer, FETCH_BYTES_MAX), count = 0;
+    uint64_t most = kv_pool_blocks(&layer, bytes_max), count = 0;
     most = most < FETCH_PIECES_MAX ? most : FETCH_PIECES_MAX;
     for (uint32_t row = 0; row < reads->rows && count <= most; row++)
         count += fetched(reads, row) ? blocks_of_row(reads, row) : 0;

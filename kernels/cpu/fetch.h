@@ -10,7 +10,10 @@
 enum {
     FETCH_LINE_BYTES = 64,
     FETCH_PIECES_MAX = 1024,
-    FETCH_BYTES_MAX = 2 << 20, /* for one attention: what the second caches of two threads hold */
+    /* For one attention: what the second caches of two threads hold, and what they hand on to a
+     * third one that is not crowded. */
+    FETCH_BYTES_SECOND = 2 << 20,
+    FETCH_BYTES_THIRD = 4 << 20,
 };
 
 /* Pieces of equal length, one after the other. */
@@ -44,9 +47,9 @@ static inline void fetch_step(struct fetch_walk *walk)
         __builtin_prefetch(walk->at, 0, 2);
 }
 
-/* Blocks that the attention reads; 0 where they are more than FETCH_BYTES_MAX: of these many would
- * be gone again before they are read. */
-uint32_t fetch_count(const struct kv_reads *reads);
+/* Blocks that the attention reads; 0 where they are more than `bytes_max`: of these many would be
+ * gone again before they are read. */
+uint32_t fetch_count(const struct kv_reads *reads, uint64_t bytes_max);
 
 /* Addresses of blocks first .. first + count - 1 of these into `pieces`; as many as are mapped. */
 uint32_t fetch_list(const struct kv_reads *reads, uint32_t first, uint32_t count,

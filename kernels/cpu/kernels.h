@@ -116,6 +116,7 @@ struct cpu_kernels {
     uint32_t bf16_bytes; /* 4 or 2 per element */
     void (*silu_mul_row)(const float *gate, const float *up, uint32_t columns, float *output);
     struct matmul_kernels matmul[WEIGHT_TYPE_COUNT]; /* by enum weight_type */
+    uint32_t fetch_bytes; /* of keys and values that are worth fetching during products, at most */
     /* false: a value is not finite in the pool's type (it is written all the same). */
     bool (*kv_write_row)(const struct kv_row_share *share);
     void (*attention_segment)(const struct attention_share *share);

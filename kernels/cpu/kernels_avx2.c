@@ -1,4 +1,5 @@
 #include "kernels/cpu/avx2.h"
+#include "kernels/cpu/fetch.h"
 
 #include <stddef.h>
 
@@ -18,6 +19,7 @@ const struct cpu_kernels cpu_kernels_avx2 = {
             [WEIGHT_TYPE_Q4_0] = {matmul_q4_0_few_avx2, matmul_q4_0_many_avx2},
             [WEIGHT_TYPE_Q4_1] = {matmul_q4_1_few_avx2, matmul_q4_1_many_avx2},
         },
+    .fetch_bytes = FETCH_BYTES_SECOND,
     .kv_write_row = kv_write_row_avx2,
     .attention_segment = attention_segment_avx2,
     .attention_merge = attention_merge_avx2,

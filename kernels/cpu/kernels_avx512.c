@@ -1,5 +1,6 @@
 /* Operations without an AVX-512 source of their own run as on AVX2: the bits are the same. */
 #include "kernels/cpu/avx512.h"
+#include "kernels/cpu/fetch.h"
 
 #include <stddef.h>
 
@@ -27,6 +28,7 @@ const struct cpu_kernels cpu_kernels_avx512 = {
             [WEIGHT_TYPE_Q4_1] = {matmul_q4_1_avx512, matmul_q4_1_avx512, NULL,
                                   matmul_q4_1_pair_avx512, ROWS_WORTH},
         },
+    .fetch_bytes = FETCH_BYTES_THIRD,
     .kv_write_row = kv_write_row_avx2,
     .attention_segment = attention_segment_avx512,
     .attention_merge = attention_merge_avx512,

@@ -1,4 +1,5 @@
 #include "kernels/cpu/plain.h"
+#include "kernels/cpu/fetch.h"
 
 const struct cpu_kernels cpu_kernels_plain = {
     .name = "cpu-plain",
@@ -16,6 +17,7 @@ const struct cpu_kernels cpu_kernels_plain = {
             [WEIGHT_TYPE_Q4_0] = {matmul_q4_0_plain, matmul_q4_0_plain},
             [WEIGHT_TYPE_Q4_1] = {matmul_q4_1_plain, matmul_q4_1_plain},
         },
+    .fetch_bytes = FETCH_BYTES_SECOND,
     .kv_write_row = kv_write_row_plain,
     .attention_segment = attention_segment_plain,
     .attention_merge = attention_merge_plain,

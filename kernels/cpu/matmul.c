@@ -262,7 +262,7 @@ static void list_pieces(struct matmul_job *job, const uint8_t **pieces)
     if (args->soon == NULL || args->rows <= MATMUL_FEW_ROWS)
         return;
     CHECK(args->soon_from <= args->soon_to && args->soon_to <= PART_WHOLE);
-    uint64_t count = fetch_count(args->soon);
+    uint64_t count = fetch_count(args->soon, job->kernels->fetch_bytes);
     uint64_t first = count * args->soon_from / PART_WHOLE;
     uint64_t last = count * args->soon_to / PART_WHOLE;
     job->pieces = pieces;

@@ -45,7 +45,7 @@ static void expect_blocks(const struct scene *scene, const uint32_t *expected, u
 {
     const uint8_t *pieces[FETCH_PIECES_MAX];
     assert_int_equal(kv_block_bytes(&geometry), BLOCK_BYTES);
-    assert_int_equal(count, fetch_count(&scene->reads));
+    assert_int_equal(count, fetch_count(&scene->reads, FETCH_BYTES_SECOND));
     for (uint32_t cut = 0; cut <= count; cut++) {
         assert_int_equal(cut, fetch_list(&scene->reads, 0, cut, pieces));
         assert_int_equal(count - cut, fetch_list(&scene->reads, cut, count - cut, pieces + cut));
@@ -96,15 +96,15 @@ static void unmapped_blocks_are_left_out(void **state)
 /* More than the caches hold is not begun. */
 static void too_much_is_left_alone(void **state)
 {
-    enum { MOST = FETCH_BYTES_MAX / BLOCK_BYTES };
+    enum { MOST = FETCH_BYTES_SECOND / BLOCK_BYTES };
     struct scene scene;
     (void)state;
     scene_init(&scene);
     add_row(&scene, 0, (MOST - 1) * BLOCK_TOKENS - 1);
     add_row(&scene, 1, BLOCK_TOKENS - 1);
-    assert_int_equal(fetch_count(&scene.reads), MOST);
+    assert_int_equal(fetch_count(&scene.reads, FETCH_BYTES_SECOND), MOST);
     scene.positions[1]++;
-    assert_int_equal(fetch_count(&scene.reads), 0);
+    assert_int_equal(fetch_count(&scene.reads, FETCH_BYTES_SECOND), 0);
 }
 
 static void a_walk_passes_each_line_once(void **state)
