@@ -1,6 +1,7 @@
 #include "kernels/cpu/pool.h"
 
 #include "common/check.h"
+#include "common/clock.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -8,8 +9,10 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <xmmintrin.h>
 
 enum {
@@ -23,6 +26,10 @@ enum {
 };
 
 enum { CALLER = 0 }; /* its index among the threads */
+
+/* Late twice, since a short theft of a processor may come at any time and need not come again. */
+static const struct pool_patience PATIENCE = {
+    .late_ns = 300 * NS_PER_US, .again_ns = 50 * NS_PER_MS, .rest_ns = 100 * NS_PER_MS};
 
 struct job {
     pool_task task;
@@ -39,9 +46,15 @@ struct part {
     _Alignas(CACHE_LINE_BYTES) _Atomic uint64_t left; /* first above, last below */
     struct job job;                                   /* written before `left` */
     struct pool_range behind;                         /* likewise; to fetch while waiting */
+
+    _Alignas(CACHE_LINE_BYTES) _Atomic bool works; /* may hold a share; written by the thread */
+    _Atomic bool rests;                            /* by the caller, as all below */
+    clockid_t clock;                               /* of the time that the thread ran */
+    uint64_t ran_ns;                               /* when the caller began to wait for it, or */
+    uint64_t late_ns, rest_until_ns;               /* UINT64_MAX: it did not work */
 };
 
-static_assert(sizeof(struct part) == CACHE_LINE_BYTES, "a thread needs one line for its part");
+static_assert(offsetof(struct part, works) == CACHE_LINE_BYTES, "a job needs one line of a part");
 
 enum { LAST_BITS = 32 };
 #define LAST_MASK ((UINT64_C(1) << LAST_BITS) - 1)
@@ -59,10 +72,12 @@ struct pool {
     _Atomic bool closing;
     uint32_t threads;
     uint32_t started;
+    uint32_t resting;
+    struct pool_patience patience;
     struct thread *others; /* owned; threads - 1 */
 
     pthread_mutex_t mutex;
-    pthread_cond_t work, finished;
+    pthread_cond_t work, rested, finished;
     struct part parts[]; /* [thread] */
 };
 
@@ -169,9 +184,11 @@ static bool help_another(struct pool *pool, uint32_t self)
 static struct pool_range work(struct pool *pool, uint32_t self)
 {
     struct pool_range behind = {0};
+    atomic_store_explicit(&pool->parts[self].works, true, memory_order_relaxed);
     do {
         work_on_own(pool, self, &behind);
     } while (help_another(pool, self));
+    atomic_store_explicit(&pool->parts[self].works, false, memory_order_relaxed);
     return behind;
 }
 
@@ -195,13 +212,27 @@ static bool work_arrived(struct pool *pool, uint32_t self)
     return !part_is_empty(&pool->parts[self]) || atomic_load(&pool->closing);
 }
 
+static bool rests(struct pool *pool, uint32_t self)
+{
+    return atomic_load_explicit(&pool->parts[self].rests, memory_order_relaxed);
+}
+
 static void sleep_until_work(struct pool *pool, uint32_t self)
 {
     pthread_mutex_lock(&pool->mutex);
     atomic_fetch_add(&pool->sleepers, 1);
-    while (!work_arrived(pool, self))
+    while (!work_arrived(pool, self) && !rests(pool, self))
         pthread_cond_wait(&pool->work, &pool->mutex);
     atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+/* Not among the sleepers: jobs begin without a word to it. */
+static void rest(struct pool *pool, uint32_t self)
+{
+    pthread_mutex_lock(&pool->mutex);
+    while (rests(pool, self) && !atomic_load(&pool->closing))
+        pthread_cond_wait(&pool->rested, &pool->mutex);
     pthread_mutex_unlock(&pool->mutex);
 }
 
@@ -212,6 +243,10 @@ static void *thread_main(void *argument)
     uint32_t self = thread->index;
     float_environment_set();
     while (!atomic_load(&pool->closing)) {
+        if (rests(pool, self)) {
+            rest(pool, self);
+            continue;
+        }
         struct pool_range behind = work(pool, self);
         for (int turn = 0; turn < SPIN_TURNS && !work_arrived(pool, self); turn++)
             wait_a_turn(&behind);
@@ -237,13 +272,33 @@ static bool all_done(struct pool *pool, uint32_t shares)
     return atomic_load(&pool->done) == shares;
 }
 
-static void wait_for_the_rest(struct pool *pool, uint32_t shares, struct pool_range behind)
+static void send_to_rest(struct pool *pool, struct part *part, uint64_t now_ns)
 {
-    for (int turn = 0; turn < SPIN_TURNS; turn++) {
-        if (all_done(pool, shares))
-            return;
-        wait_a_turn(&behind);
+    pthread_mutex_lock(&pool->mutex);
+    atomic_store(&part->rests, true);
+    pthread_cond_broadcast(&pool->work); /* it may sleep as one that is to be woken */
+    pthread_mutex_unlock(&pool->mutex);
+    part->rest_until_ns = now_ns + pool->patience.rest_ns;
+    pool->resting++;
+}
+
+/* Looks for threads that held a share and did not run while the caller waited since `since_ns`. */
+static void judge_late(struct pool *pool, uint64_t since_ns)
+{
+    uint64_t now_ns = clock_now_ns(), waited_ns = now_ns - since_ns;
+    for (uint32_t i = 1; i < pool->threads && waited_ns >= pool->patience.late_ns; i++) {
+        struct part *part = &pool->parts[i];
+        if (part->ran_ns == UINT64_MAX || clock_ran_ns(part->clock) - part->ran_ns > waited_ns / 2)
+            continue;
+        bool again = part->late_ns != 0 && now_ns - part->late_ns < pool->patience.again_ns;
+        part->late_ns = now_ns;
+        if (again)
+            send_to_rest(pool, part, now_ns);
     }
+}
+
+static void sleep_until_done(struct pool *pool, uint32_t shares)
+{
     pthread_mutex_lock(&pool->mutex);
     atomic_store(&pool->caller_sleeps, true);
     while (!all_done(pool, shares))
@@ -252,22 +307,62 @@ static void wait_for_the_rest(struct pool *pool, uint32_t shares, struct pool_ra
     pthread_mutex_unlock(&pool->mutex);
 }
 
-uint32_t pool_first_share(const struct pool *pool, uint32_t shares, uint32_t thread)
+static void wait_for_the_rest(struct pool *pool, uint32_t shares, struct pool_range behind)
 {
-    return (uint32_t)(((uint64_t)shares * thread + pool->threads - 1) / pool->threads);
+    for (int turn = 0; turn < SPIN_TURNS; turn++) {
+        if (all_done(pool, shares))
+            return;
+        wait_a_turn(&behind);
+    }
+    uint64_t since_ns = clock_now_ns();
+    for (uint32_t i = 1; i < pool->threads; i++) {
+        struct part *part = &pool->parts[i];
+        part->ran_ns = atomic_load(&part->works) ? clock_ran_ns(part->clock) : UINT64_MAX;
+    }
+    sleep_until_done(pool, shares);
+    judge_late(pool, since_ns);
 }
 
-/* An even part of the shares for each thread, in their order, the caller's first and never empty.
- */
+static void end_rests(struct pool *pool)
+{
+    uint64_t now_ns = clock_now_ns();
+    pthread_mutex_lock(&pool->mutex);
+    for (uint32_t i = 1; i < pool->threads; i++) {
+        struct part *part = &pool->parts[i];
+        if (!atomic_load(&part->rests) || now_ns < part->rest_until_ns)
+            continue;
+        atomic_store(&part->rests, false);
+        pool->resting--;
+        pthread_cond_broadcast(&pool->rested);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+static uint32_t share_of(uint32_t shares, uint32_t part, uint32_t parts)
+{
+    return (uint32_t)(((uint64_t)shares * part + parts - 1) / parts);
+}
+
+uint32_t pool_first_share(const struct pool *pool, uint32_t shares, uint32_t thread)
+{
+    return share_of(shares, thread, pool->threads);
+}
+
+/* An even part of the shares for each thread that does not rest, in their order, the caller's first
+ * and never empty. */
 static void deal(struct pool *pool, const struct job *job, const struct pool_range *ranges)
 {
+    uint32_t active = pool->threads - pool->resting, next = active;
     atomic_store(&pool->done, 0);
     for (uint32_t i = pool->threads; i-- > 0;) {
-        uint32_t first = pool_first_share(pool, job->shares, i);
-        uint32_t last = pool_first_share(pool, job->shares, i + 1);
-        pool->parts[i].job = *job;
-        pool->parts[i].behind = ranges != NULL ? ranges[i] : (struct pool_range){0};
-        atomic_store_explicit(&pool->parts[i].left, left_of(first, last), memory_order_release);
+        struct part *part = &pool->parts[i];
+        if (rests(pool, i))
+            continue; /* its part is empty */
+        uint32_t last = share_of(job->shares, next, active);
+        uint32_t first = share_of(job->shares, --next, active);
+        part->job = *job;
+        part->behind = ranges != NULL ? ranges[i] : (struct pool_range){0};
+        atomic_store_explicit(&part->left, left_of(first, last), memory_order_release);
     }
 }
 
@@ -282,7 +377,9 @@ void pool_run_fetching(struct pool *pool, pool_task task, const void *context, u
 {
     CHECK(grain >= 1);
     float_environment_check();
-    if (items <= grain || pool->threads == 1) {
+    if (pool->resting > 0)
+        end_rests(pool);
+    if (items <= grain || pool->threads - pool->resting == 1) {
         if (items != 0)
             task(context, 0, items);
         return;
@@ -313,10 +410,17 @@ static bool start_threads(struct pool *pool)
         thread->pool = pool;
         thread->index = pool->started + 1;
         good = pthread_create(&thread->handle, NULL, thread_main, thread) == 0;
+        good =
+            good && pthread_getcpuclockid(thread->handle, &pool->parts[thread->index].clock) == 0;
         pool->started += good ? 1 : 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return good;
+}
+
+void pool_set_patience(struct pool *pool, struct pool_patience patience)
+{
+    pool->patience = patience;
 }
 
 uint32_t pool_threads(const struct pool *pool)
@@ -344,8 +448,10 @@ enum status pool_open(uint32_t threads, struct pool **out_pool)
         return STATUS_OUT_OF_MEMORY;
     memset(pool, 0, bytes);
     pool->threads = threads;
+    pool->patience = PATIENCE;
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->rested, NULL);
     pthread_cond_init(&pool->finished, NULL);
     pool->others = calloc(threads, sizeof *pool->others);
     if (pool->others == NULL) {
@@ -368,10 +474,12 @@ void pool_close(struct pool *pool)
     atomic_store(&pool->closing, true);
     pthread_mutex_lock(&pool->mutex);
     pthread_cond_broadcast(&pool->work);
+    pthread_cond_broadcast(&pool->rested);
     pthread_mutex_unlock(&pool->mutex);
     for (uint32_t i = 0; i < pool->started; i++)
         pthread_join(pool->others[i].handle, NULL);
     pthread_cond_destroy(&pool->finished);
+    pthread_cond_destroy(&pool->rested);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->mutex);
     free(pool->others);

@@ -1,5 +1,6 @@
 #include "common/clock.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +8,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static void time_goes_on(void **state)
 {
@@ -36,6 +38,21 @@ static void it_is_the_monotonic_clock(void **state)
     assert_true(now < uptime_ns + NS_PER_S);
 }
 
+static void a_thread_that_sleeps_does_not_run(void **state)
+{
+    const struct timespec nap = {0, 30 * 1000 * 1000};
+    clockid_t clock;
+    (void)state;
+    assert_int_equal(pthread_getcpuclockid(pthread_self(), &clock), 0);
+    uint64_t before = clock_ran_ns(clock);
+    nanosleep(&nap, NULL);
+    uint64_t after = clock_ran_ns(clock);
+    assert_true(after - before < 20 * NS_PER_MS);
+    while (clock_ran_ns(clock) - after < 2 * NS_PER_MS)
+        continue;
+    assert_true(clock_ran_ns((clockid_t)-1) == UINT64_MAX);
+}
+
 static void units_are_related(void **state)
 {
     (void)state;
@@ -48,6 +65,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(time_goes_on),
         cmocka_unit_test(it_is_the_monotonic_clock),
+        cmocka_unit_test(a_thread_that_sleeps_does_not_run),
         cmocka_unit_test(units_are_related),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

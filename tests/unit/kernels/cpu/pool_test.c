@@ -41,6 +41,14 @@ static struct pool *open_pool(uint32_t threads)
     return pool;
 }
 
+/* For jobs that wait for another thread. */
+static struct pool *open_pool_without_rest(uint32_t threads)
+{
+    struct pool *pool = open_pool(threads);
+    pool_set_patience(pool, (struct pool_patience){.late_ns = UINT64_MAX});
+    return pool;
+}
+
 static void every_item_is_visited_once(void **state)
 {
     static _Atomic uint32_t visits[ITEMS_MAX];
@@ -138,7 +146,7 @@ static void sleeping_threads_are_woken(void **state)
     static _Atomic uint32_t visits[1];
     struct timespec nap = {0, 20 * 1000 * 1000};
     (void)state;
-    struct pool *pool = open_pool(3);
+    struct pool *pool = open_pool_without_rest(3);
     for (int turn = 0; turn < 5; turn++) {
         struct tally tally = {visits, 2, 1, 0};
         visits[0] = 0;
@@ -205,7 +213,7 @@ static void note_thread(const void *context, uint32_t begin, uint32_t end)
 static void a_thread_begins_with_its_own_part(void **state)
 {
     (void)state;
-    struct pool *pool = open_pool(2);
+    struct pool *pool = open_pool_without_rest(2);
     uint32_t turns_of_strangers = 0;
     for (int turn = 0; turn < 100; turn++) {
         struct halves halves = {.caller = pthread_self()};
@@ -214,6 +222,52 @@ static void a_thread_begins_with_its_own_part(void **state)
         turns_of_strangers += halves.strangers != 0 ? 1 : 0;
     }
     assert_true(turns_of_strangers < 50);
+    pool_close(pool);
+}
+
+/* Of two shares the other thread's sleeps, as one does that the system keeps from running; the
+ * caller's waits until it has begun. */
+struct company {
+    pthread_t caller;
+    uint64_t deadline_ns;
+    _Atomic uint32_t others, items;
+};
+
+static void sleep_elsewhere(const void *context, uint32_t begin, uint32_t end)
+{
+    struct company *company = (struct company *)(uintptr_t)context;
+    const struct timespec nap = {0, 5 * 1000 * 1000};
+    atomic_fetch_add(&company->items, end - begin);
+    if (pthread_equal(pthread_self(), company->caller) == 0) {
+        atomic_fetch_add(&company->others, 1);
+        nanosleep(&nap, NULL);
+    }
+    while (atomic_load(&company->others) == 0 && clock_now_ns() < company->deadline_ns)
+        _mm_pause();
+}
+
+static uint32_t run_in_company(struct pool *pool, uint64_t patience_ns)
+{
+    struct company company = {.caller = pthread_self(),
+                              .deadline_ns = clock_now_ns() + patience_ns};
+    pool_run(pool, sleep_elsewhere, &company, 2, 1);
+    assert_int_equal(company.items, 2);
+    return company.others;
+}
+
+/* Late once is no reason yet; a pool may be closed while one rests. */
+static void a_thread_that_is_kept_from_running_rests_for_a_while(void **state)
+{
+    const struct pool_patience patience = {NS_PER_MS, 60 * NS_PER_S, 1500 * NS_PER_MS};
+    const struct timespec rest = {1, 600 * 1000 * 1000};
+    (void)state;
+    struct pool *pool = open_pool(2);
+    pool_set_patience(pool, patience);
+    assert_int_equal(run_in_company(pool, 5 * NS_PER_S), 1);
+    assert_int_equal(run_in_company(pool, 5 * NS_PER_S), 1);
+    assert_int_equal(run_in_company(pool, 100 * NS_PER_MS), 0);
+    nanosleep(&rest, NULL);
+    assert_int_equal(run_in_company(pool, 5 * NS_PER_S), 1);
     pool_close(pool);
 }
 
@@ -294,6 +348,7 @@ int main(void)
         cmocka_unit_test(sleeping_threads_are_woken),
         cmocka_unit_test(a_slow_share_does_not_hold_the_others),
         cmocka_unit_test(a_thread_begins_with_its_own_part),
+        cmocka_unit_test(a_thread_that_is_kept_from_running_rests_for_a_while),
         cmocka_unit_test(an_idle_pool_costs_nothing),
         cmocka_unit_test(a_foreign_float_environment_is_refused),
     };
