@@ -236,7 +236,7 @@ struct company {
 static void sleep_elsewhere(const void *context, uint32_t begin, uint32_t end)
 {
     struct company *company = (struct company *)(uintptr_t)context;
-    const struct timespec nap = {0, 5 * 1000 * 1000};
+    const struct timespec nap = {0, 80 * 1000 * 1000}; /* longer than a loaded machine makes wait */
     atomic_fetch_add(&company->items, end - begin);
     if (pthread_equal(pthread_self(), company->caller) == 0) {
         atomic_fetch_add(&company->others, 1);
@@ -258,8 +258,8 @@ static uint32_t run_in_company(struct pool *pool, uint64_t patience_ns)
 /* Late once is no reason yet; a pool may be closed while one rests. */
 static void a_thread_that_is_kept_from_running_rests_for_a_while(void **state)
 {
-    const struct pool_patience patience = {NS_PER_MS, 60 * NS_PER_S, 1500 * NS_PER_MS};
-    const struct timespec rest = {1, 600 * 1000 * 1000};
+    const struct pool_patience patience = {NS_PER_MS, 60 * NS_PER_S, 2000 * NS_PER_MS};
+    const struct timespec rest = {2, 100 * 1000 * 1000};
     (void)state;
     struct pool *pool = open_pool(2);
     pool_set_patience(pool, patience);
