@@ -13,7 +13,7 @@ enum {
     /* For one attention: what the second caches of two threads hold, and what they hand on to a
      * third one that is not crowded. */
     FETCH_BYTES_SECOND = 2 << 20,
-    FETCH_BYTES_THIRD = 4 << 20,
+    FETCH_BYTES_THIRD = 8 << 20,
 };
 
 /* Pieces of equal length, one after the other. */
