@@ -317,7 +317,9 @@ static void wait_for_the_rest(struct pool *pool, uint32_t shares, struct pool_ra
     uint64_t since_ns = clock_now_ns();
     for (uint32_t i = 1; i < pool->threads; i++) {
         struct part *part = &pool->parts[i];
-        part->ran_ns = atomic_load(&part->works) ? clock_ran_ns(part->clock) : UINT64_MAX;
+        /* One that rests may not have come to know it yet. */
+        bool awaited = atomic_load(&part->works) && !rests(pool, i);
+        part->ran_ns = awaited ? clock_ran_ns(part->clock) : UINT64_MAX;
     }
     sleep_until_done(pool, shares);
     judge_late(pool, since_ns);
@@ -364,6 +366,7 @@ static void deal(struct pool *pool, const struct job *job, const struct pool_ran
         part->behind = ranges != NULL ? ranges[i] : (struct pool_range){0};
         atomic_store_explicit(&part->left, left_of(first, last), memory_order_release);
     }
+    CHECK(next == 0);
 }
 
 void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t items,
