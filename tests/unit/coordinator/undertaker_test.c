@@ -21,8 +21,13 @@ struct socket {
     sem_t *waits_for; /* its close does */
 };
 
-static struct event_loop loop;
-static struct undertaker undertaker;
+/* One for each test and never freed: a thread that has closed a socket may still be on its way out
+ * of the queue. */
+enum { WORLDS_MAX = 8 };
+static struct world {
+    struct event_loop loop;
+    struct undertaker undertaker;
+} worlds[WORLDS_MAX], *world = worlds;
 static uint64_t now_ns = 1000 * NS_PER_S; /* the undertaker's; no real time passes */
 
 static bool is_quiet(struct grave *grave)
@@ -48,7 +53,7 @@ static struct socket make_socket(int connected)
 static void pass(uint64_t time_ns)
 {
     now_ns += time_ns;
-    undertaker_tick(&undertaker, now_ns);
+    undertaker_tick(&world->undertaker, now_ns);
 }
 
 /* In real time: the thread needs some. */
@@ -56,17 +61,17 @@ static struct grave *wait_closed(void)
 {
     uint64_t end_ns = clock_now_ns() + PATIENCE_NS;
     struct grave *grave;
-    while ((grave = undertaker_next_closed(&undertaker)) == NULL && clock_now_ns() < end_ns)
-        assert_int_equal(event_loop_wait(&loop, end_ns), STATUS_OK);
+    while ((grave = undertaker_next_closed(&world->undertaker)) == NULL && clock_now_ns() < end_ns)
+        assert_int_equal(event_loop_wait(&world->loop, end_ns), STATUS_OK);
     return grave;
 }
 
 static int open_undertaker(void **state)
 {
     (void)state;
-    assert_int_equal(event_loop_open(&loop), STATUS_OK);
-    assert_int_equal(undertaker_init(&undertaker, &loop), STATUS_OK);
-    assert_true(undertaker_next_deadline_ns(&undertaker) == EVENT_LOOP_NO_DEADLINE);
+    assert_int_equal(event_loop_open(&world->loop), STATUS_OK);
+    assert_int_equal(undertaker_init(&world->undertaker, &world->loop), STATUS_OK);
+    assert_true(undertaker_next_deadline_ns(&world->undertaker) == EVENT_LOOP_NO_DEADLINE);
     return 0;
 }
 
@@ -74,9 +79,8 @@ static int nothing_is_left(void **state)
 {
     (void)state;
     pass(NS_PER_S);
-    assert_true(undertaker_next_deadline_ns(&undertaker) == EVENT_LOOP_NO_DEADLINE);
-    message_queue_free(&undertaker.closed);
-    event_loop_close(&loop);
+    assert_true(undertaker_next_deadline_ns(&world->undertaker) == EVENT_LOOP_NO_DEADLINE);
+    world++;
     return 0;
 }
 
@@ -84,19 +88,19 @@ static void a_socket_is_closed_when_it_was_quiet_for_a_while(void **state)
 {
     (void)state;
     struct socket socket = make_socket(1);
-    undertaker_bury(&undertaker, &socket.grave, now_ns);
-    assert_true(undertaker_next_deadline_ns(&undertaker) <= now_ns);
+    undertaker_bury(&world->undertaker, &socket.grave, now_ns);
+    assert_true(undertaker_next_deadline_ns(&world->undertaker) <= now_ns);
     pass(5 * UNDERTAKER_QUIET_NS);
-    assert_null(undertaker.closing);
+    assert_null(world->undertaker.closing);
     atomic_store(&socket.connected, 0);
     pass(NS_PER_S);
     pass(UNDERTAKER_QUIET_NS - 1);
-    assert_null(undertaker.closing);
+    assert_null(world->undertaker.closing);
     atomic_store(&socket.connected, 1); /* one that was still shaking hands */
     pass(NS_PER_S);
     atomic_store(&socket.connected, 0);
     pass(NS_PER_S);
-    assert_null(undertaker.closing);
+    assert_null(world->undertaker.closing);
     pass(UNDERTAKER_QUIET_NS);
     assert_ptr_equal(wait_closed(), &socket.grave);
     assert_int_equal(atomic_load(&socket.closes), 1);
@@ -111,23 +115,23 @@ static void a_close_that_hangs_holds_nobody_up(void **state)
     struct socket first = make_socket(0);
     static struct socket later[LATER];
     first.waits_for = &end;
-    undertaker_bury(&undertaker, &first.grave, now_ns);
+    undertaker_bury(&world->undertaker, &first.grave, now_ns);
     pass(0);
     pass(UNDERTAKER_QUIET_NS);
-    assert_ptr_equal(undertaker.closing, &first.grave);
+    assert_ptr_equal(world->undertaker.closing, &first.grave);
     for (int i = 0; i < LATER; i++) {
         later[i] = make_socket(0);
-        undertaker_bury(&undertaker, &later[i].grave, now_ns);
+        undertaker_bury(&world->undertaker, &later[i].grave, now_ns);
     }
     for (int i = 0; i < 100; i++)
         pass(NS_PER_S);
-    assert_false(undertaker_is_busy(&undertaker)); /* though many wait */
-    assert_null(undertaker_next_closed(&undertaker));
-    assert_true(undertaker_next_deadline_ns(&undertaker) == EVENT_LOOP_NO_DEADLINE);
+    assert_false(undertaker_is_busy(&world->undertaker)); /* though many wait */
+    assert_null(undertaker_next_closed(&world->undertaker));
+    assert_true(undertaker_next_deadline_ns(&world->undertaker) == EVENT_LOOP_NO_DEADLINE);
     sem_post(&end);
     assert_ptr_equal(wait_closed(), &first.grave);
     for (int i = 0; i < LATER; i++) {
-        assert_true(undertaker_next_deadline_ns(&undertaker) <= now_ns + NS_PER_S);
+        assert_true(undertaker_next_deadline_ns(&world->undertaker) <= now_ns + NS_PER_S);
         pass(NS_PER_S);
         assert_non_null(wait_closed());
     }
@@ -141,16 +145,16 @@ static void many_open_sockets_make_it_busy(void **state)
     (void)state;
     static struct socket sockets[UNDERTAKER_WAITING_MAX];
     for (int i = 0; i < UNDERTAKER_WAITING_MAX; i++) {
-        assert_false(undertaker_is_busy(&undertaker));
+        assert_false(undertaker_is_busy(&world->undertaker));
         sockets[i] = make_socket(0);
-        undertaker_bury(&undertaker, &sockets[i].grave, now_ns);
+        undertaker_bury(&world->undertaker, &sockets[i].grave, now_ns);
     }
-    assert_true(undertaker_is_busy(&undertaker));
+    assert_true(undertaker_is_busy(&world->undertaker));
     pass(0);
     for (int i = 0; i < UNDERTAKER_WAITING_MAX; i++) {
         pass(NS_PER_S);
         assert_non_null(wait_closed());
-        assert_false(undertaker_is_busy(&undertaker));
+        assert_false(undertaker_is_busy(&world->undertaker));
     }
 }
 
@@ -158,12 +162,12 @@ static void a_socket_to_which_somebody_stays_connected_is_kept(void **state)
 {
     (void)state;
     struct socket socket = make_socket(1);
-    undertaker_bury(&undertaker, &socket.grave, now_ns);
+    undertaker_bury(&world->undertaker, &socket.grave, now_ns);
     pass(0);
     pass(UNDERTAKER_PATIENCE_NS - 1);
-    assert_true(undertaker_next_deadline_ns(&undertaker) != EVENT_LOOP_NO_DEADLINE);
+    assert_true(undertaker_next_deadline_ns(&world->undertaker) != EVENT_LOOP_NO_DEADLINE);
     pass(1 + NS_PER_S);
-    assert_true(undertaker_next_deadline_ns(&undertaker) == EVENT_LOOP_NO_DEADLINE);
+    assert_true(undertaker_next_deadline_ns(&world->undertaker) == EVENT_LOOP_NO_DEADLINE);
     assert_int_equal(atomic_load(&socket.closes), 0);
 }
 
