@@ -380,15 +380,21 @@ void pool_run_fetching(struct pool *pool, pool_task task, const void *context, u
 {
     CHECK(grain >= 1);
     float_environment_check();
-    if (pool->resting > 0)
-        end_rests(pool);
-    if (items <= grain || pool->threads - pool->resting == 1) {
+    if (items <= grain || pool->threads == 1) {
         if (items != 0)
             task(context, 0, items);
         return;
     }
     uint32_t shares = items / grain + (items % grain != 0 ? 1u : 0u);
-    deal(pool, &(struct job){task, context, items, grain, shares}, ranges);
+    const struct job job = {task, context, items, grain, shares};
+    if (pool->resting > 0)
+        end_rests(pool);
+    if (pool->threads - pool->resting == 1) {
+        for (uint32_t share = 0; share < shares; share++)
+            do_share(&job, share);
+        return;
+    }
+    deal(pool, &job, ranges);
     wake_sleepers(pool);
     struct pool_range behind = work(pool, CALLER);
     wait_for_the_rest(pool, shares, behind);
