@@ -140,21 +140,16 @@ static void pipe_changed(nng_pipe pipe, nng_pipe_ev event, void *context)
 {
     struct link *link = context;
     unsigned nobody = 0, id = pipe.id;
-    switch (event) {
-    case NNG_PIPE_EV_ADD_PRE:
-        atomic_fetch_add(&link->pipes, 1);
-        if (is_worker(link, pipe))
-            atomic_compare_exchange_strong(&link->peer, &nobody, id);
-        else
-            nng_pipe_close(pipe); /* somebody of the group */
-        break;
-    case NNG_PIPE_EV_ADD_POST:
-        break;
-    default:
+    if (event != NNG_PIPE_EV_ADD_PRE) {
         atomic_compare_exchange_strong(&link->peer, &id, 0);
         atomic_fetch_sub(&link->pipes, 1);
-        break;
+        return;
     }
+    atomic_fetch_add(&link->pipes, 1);
+    if (is_worker(link, pipe))
+        atomic_compare_exchange_strong(&link->peer, &nobody, id);
+    else
+        nng_pipe_close(pipe); /* somebody of the group */
 }
 
 /* ---- An epoch ---- */
@@ -168,8 +163,10 @@ static enum status open_socket(struct link *link)
     /* What a send buffer held would be handed to the next process that dials. */
     if (error == 0)
         error = nng_socket_set_int(link->socket, NNG_OPT_SENDBUF, 0);
-    for (nng_pipe_ev event = NNG_PIPE_EV_ADD_PRE; event < NNG_PIPE_EV_NUM && error == 0; event++)
-        error = nng_pipe_notify(link->socket, event, pipe_changed, link);
+    if (error == 0)
+        error = nng_pipe_notify(link->socket, NNG_PIPE_EV_ADD_PRE, pipe_changed, link);
+    if (error == 0)
+        error = nng_pipe_notify(link->socket, NNG_PIPE_EV_REM_POST, pipe_changed, link);
     if (error == 0)
         error = nng_aio_alloc(&link->receiver, frame_received, link);
     for (uint32_t i = 0; i < SENDERS && error == 0; i++) {

@@ -25,6 +25,7 @@ enum {
     PINNED_URL_BYTES = 48,
 };
 
+#define QUIET_NS             (500 * NS_PER_MS)
 #define PIPE_END_PATIENCE_NS (5 * NS_PER_S)
 
 struct sender {
@@ -209,7 +210,8 @@ enum status coordinator_port_open(struct event_loop *loop, const char *url,
     return STATUS_OK;
 }
 
-/* Closes once the pipe has ended. A pipe whose end nng never reports keeps its socket: a close
+/* Closes once the pipe has ended and nng has had time for what it still shakes hands with: a close
+ * in the middle could hang its thread. A pipe whose end nng never reports keeps its socket: a close
  * could hang the thread that all sockets of the process share. */
 static void *undertake(void *context)
 {
@@ -217,10 +219,14 @@ static void *undertake(void *context)
     uint64_t end_ns = clock_now_ns() + PIPE_END_PATIENCE_NS;
     struct timespec patience = {.tv_sec = (time_t)(end_ns / NS_PER_S),
                                 .tv_nsec = (long)(end_ns % NS_PER_S)};
+    const struct timespec quiet = {.tv_nsec = QUIET_NS};
     int waited = 0;
     pthread_mutex_lock(&port->mutex);
     while (port->pipes > 0 && waited == 0)
         waited = pthread_cond_timedwait(&port->pipe_ended, &port->mutex, &patience);
+    pthread_mutex_unlock(&port->mutex);
+    nanosleep(&quiet, NULL);
+    pthread_mutex_lock(&port->mutex);
     bool ended = port->pipes == 0;
     pthread_mutex_unlock(&port->mutex);
     if (!ended)

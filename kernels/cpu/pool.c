@@ -50,8 +50,8 @@ struct part {
     _Alignas(CACHE_LINE_BYTES) _Atomic bool works; /* may hold a share; written by the thread */
     _Atomic bool rests;                            /* by the caller, as all below */
     clockid_t clock;                               /* of the time that the thread ran */
-    uint64_t ran_ns;                               /* when the caller began to wait for it, or */
-    uint64_t late_ns, rest_until_ns;               /* UINT64_MAX: it did not work */
+    uint64_t ran_ns; /* when a wait for it began; UINT64_MAX: it did not work */
+    uint64_t late_ns, rest_until_ns;
 };
 
 static_assert(offsetof(struct part, works) == CACHE_LINE_BYTES, "a job needs one line of a part");
