@@ -60,9 +60,10 @@ template <int DIM, int THREADS, bool HALVES = false> struct source {
         return found;
     }
 
-    /* One tile of keys and values into a stage; rows from `end` on are zeros. */
+    /* One tile of keys and values into a stage; rows from `end` on are zeros, that of position
+     * `skipped` stays as it is. */
     __device__ __forceinline__ void load(const struct found &found, uint32_t first_key, uint32_t end,
-                                         uint32_t stage) const
+                                         uint32_t stage, uint32_t skipped = UINT32_MAX) const
     {
         const uint32_t vector = threadIdx.x % VECTORS;
         const uint32_t row = HALVES ? 128 : DIM * 2;
@@ -74,6 +75,8 @@ template <int DIM, int THREADS, bool HALVES = false> struct source {
             const uint64_t offset = kv_block_offset(&geometry, found.block[i]) +
                                     (position & token_mask) * (DIM * 2);
             const uint32_t to = stage + key * row + in_row;
+            if (position == skipped)
+                continue;
             copy_16_async(to, keys + offset, position < end);
             copy_16_async(to + ATTENTION_TILE_KEYS * DIM * 2, keys + offset + v_offset,
                           position < end);

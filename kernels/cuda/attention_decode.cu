@@ -36,8 +36,28 @@ struct work {
     uint32_t positions;      /* columns / group */
     uint32_t end;            /* one past the last position that is there */
     uint32_t kv_head;
-    bool owns_last;          /* the segment with the row's own key */
+    bool splits;    /* the segments are spread over CTAs, */
+    bool owns_last; /* this one has that with the row's own key */
 };
+
+/* False: nothing to do. Reads what the first kernel of the step wrote (counts, positions, slots),
+ * which is not the one before this. A CTA without work leaves without waiting: there is always one
+ * that waits. */
+__device__ __forceinline__ bool find_work(const struct attention_launch &launch, struct work &work)
+{
+    work.first_row = blockIdx.x / launch.kv_heads;
+    work.kv_head = blockIdx.x % launch.kv_heads;
+    if (work.first_row >= *launch.count)
+        return false;
+    work.slot = launch.kv.slots[work.first_row];
+    work.first_position = work.tile_position = launch.kv.positions[work.first_row];
+    work.positions = 1;
+    work.end = work.first_position + 1;
+    const uint32_t segments = (work.end + SEGMENT - 1) / SEGMENT;
+    work.splits = gridDim.y > 1 && segments > 1;
+    work.owns_last = !work.splits || (segments - 1) % gridDim.y == blockIdx.y;
+    return blockIdx.y < segments;
+}
 
 template <int DIM, int COLUMN_TILES, int STAGES> struct layout {
     static constexpr uint32_t COLUMNS = COLUMN_TILES * 8;
@@ -221,61 +241,81 @@ __device__ __forceinline__ void accumulate(uint32_t values, uint32_t probabiliti
     }
 }
 
-/* Queries of all columns into shared memory; zeros for columns without one. */
-template <int DIM, int COLUMN_TILES>
-__device__ void load_queries(const struct kv_target &kv, const struct work &work, uint32_t group,
-                             uint8_t *shared)
-{
-    constexpr uint32_t VECTORS = DIM / 8;
-    for (uint32_t i = threadIdx.x; i < COLUMN_TILES * 8 * VECTORS; i += THREADS) {
-        const uint32_t column = i / VECTORS, vector = i % VECTORS;
-        const uint32_t position = work.tile_position + column / group;
-        uint4 value = {0, 0, 0, 0};
-        if (column / group < work.positions && position >= work.first_position &&
-            position < work.end) {
-            const uint32_t row = work.first_row + position - work.first_position;
-            const uint32_t head = work.kv_head * group + column % group;
-            value = __ldcg((const uint4 *)(kv.queries + ((uint64_t)row * kv.heads + head) * DIM) +
-                           vector);
-        }
-        *(uint4 *)(shared + swizzled<DIM * 2>(column, vector)) = value;
-    }
-}
+/* ---- What the kernel before this one makes: queries, and the row's own key and value ---- */
 
-/* Queries, and the row's own key and value, from the products as they are: rotated here, queries
- * into shared memory, key and value into the pool by the CTA that reads them. */
+/* A thread's share, one pair of vectors of one head, as far as it is known before the wait. */
+struct taken {
+    const uint4 *from[2];
+    struct row_place place;
+    struct vector_angles angles;
+    uint32_t column, vector;
+    bool there; /* this thread has one, */
+    bool own;   /* of the key (column GROUP_MAX) or the value (the next), */
+    bool fresh; /* which is in the products alone, not in the pool */
+};
+
 template <int DIM>
-__device__ void take_products(const struct attention_launch &launch, const struct work &work,
-                              uint32_t group, uint8_t *shared)
+__device__ __forceinline__ struct taken find_taken(const struct attention_launch &launch,
+                                                   const struct work &work)
 {
     constexpr uint32_t PAIRS = DIM / 16; /* of vectors, of a head */
+    static_assert((GROUP_MAX + 2) * PAIRS <= THREADS, "a thread has one pair at most");
     const struct kv_target &kv = launch.kv;
-    const struct row_place place = place_of(kv, work.first_row);
+    const uint32_t group = kv.heads / launch.kv_heads;
+    struct taken t = {};
+    t.column = threadIdx.x / PAIRS;
+    t.vector = threadIdx.x % PAIRS;
+    t.own = t.column >= GROUP_MAX;
+    t.fresh = launch.products != NULL;
+    t.there = t.column < GROUP_MAX + (work.owns_last ? 2 : 0);
+    if (!t.there || (!t.own && t.column >= group))
+        return t;
     const uint32_t heads = kv.heads + 2 * launch.kv_heads;
-    const uint32_t columns = GROUP_MAX + (work.owns_last ? 2 : 0);
-    for (uint32_t i = threadIdx.x; i < columns * PAIRS; i += THREADS) {
-        const uint32_t column = i / PAIRS, vector = i % PAIRS;
-        uint4 x[2] = {};
-        const bool own = column >= GROUP_MAX; /* key, value */
-        const uint32_t head =
-            own ? kv.heads + (column - GROUP_MAX) * launch.kv_heads + work.kv_head
-                : work.kv_head * group + column;
-        if (own || column < group) {
-            const uint4 *from =
-                (const uint4 *)(launch.products + ((uint64_t)work.first_row * heads + head) * DIM);
-            x[0] = __ldcg(from + vector);
-            x[1] = __ldcg(from + vector + PAIRS);
-            if (column != GROUP_MAX + 1)
-                turn_vectors(load_angles(place, DIM, vector), x);
-        }
-        if (own) {
-            keep_vectors(kv, place, work.first_row, head, vector, x);
-        } else {
-            *(uint4 *)(shared + swizzled<DIM * 2>(column, vector)) = x[0];
-            *(uint4 *)(shared + swizzled<DIM * 2>(column, vector + PAIRS)) = x[1];
-        }
+    const uint32_t head = t.own ? kv.heads + (t.column - GROUP_MAX) * launch.kv_heads + work.kv_head
+                                : work.kv_head * group + t.column;
+    t.place = place_of(kv, work.first_row);
+    if (t.fresh) {
+        t.from[0] =
+            (const uint4 *)(launch.products + ((uint64_t)work.first_row * heads + head) * DIM) +
+            t.vector;
+        t.from[1] = t.from[0] + PAIRS;
+        t.angles = load_angles(t.place, DIM, t.vector);
+    } else {
+        for (uint32_t i = 0; i < 2; i++)
+            t.from[i] = (const uint4 *)head_address(kv, t.place, work.first_row, head,
+                                                    (t.vector + i * PAIRS) * 8);
     }
-    __syncthreads(); /* the key and value are in the pool for the copies that follow */
+    return t;
+}
+
+/* After the wait: queries to shared memory; key and value into the pool, where they come from
+ * products, and into `stage`, that of their tile, where it is not 0. */
+template <int DIM, int STAGES>
+__device__ __forceinline__ void put_taken(const struct attention_launch &launch,
+                                          const struct work &work, const struct taken &t,
+                                          uint32_t base, uint32_t stage)
+{
+    constexpr uint32_t PAIRS = DIM / 16;
+    if (!t.there)
+        return;
+    uint4 x[2] = {};
+    if (t.from[0] != NULL) {
+        x[0] = __ldcg(t.from[0]);
+        x[1] = __ldcg(t.from[1]);
+        if (t.fresh && t.column != GROUP_MAX + 1) /* no value */
+            turn_vectors(t.angles, x);
+    }
+    const bool is_value = t.column == GROUP_MAX + 1;
+    const uint32_t row = t.own ? work.first_position % TILE : t.column;
+    const uint32_t to = t.own ? stage + (is_value ? layout<DIM, 1, STAGES>::TILE_BYTES : 0) : base;
+    if (t.own && t.fresh)
+        keep_vectors(launch.kv, t.place, work.first_row,
+                     launch.kv.heads + (t.column - GROUP_MAX) * launch.kv_heads + work.kv_head,
+                     t.vector, x);
+    if (t.own && stage == 0)
+        return;
+    store_vector(to + swizzled<DIM * 2>(row, t.vector), x[0]);
+    store_vector(to + swizzled<DIM * 2>(row, t.vector + PAIRS), x[1]);
 }
 
 __device__ __forceinline__ void put_output(const struct attention_launch &launch, uint32_t row,
@@ -415,16 +455,16 @@ __device__ void run_segment(const struct attention_launch &launch, const struct 
     }
 }
 
-/* The first tiles into the stages. Those from `fresh` on hold keys that the kernel before writes:
- * they are left to a second call after the wait, which leaves the others out. */
+/* The first tiles into the stages, but for position `skipped`. */
 template <int DIM, int COLUMN_TILES, int STAGES>
-__device__ void fill_stages(const struct source<DIM, THREADS> &source, uint32_t end,
-                            uint32_t first_tile, uint32_t last_tile, uint8_t *shared)
+__device__ void fill_stages(const struct source<DIM, THREADS> &source, const struct tiles &tiles,
+                            uint32_t end, uint32_t skipped, uint8_t *shared)
 {
     using place = layout<DIM, COLUMN_TILES, STAGES>;
-    for (uint32_t tile = first_tile; tile < last_tile; tile++)
+    for (uint32_t tile = tiles.first; tile < tiles.end; tile++)
         source.load(source.look_up(tile * TILE, end), tile * TILE, end,
-                    shared_address(shared) + place::STAGES_AT + tile % STAGES * place::STAGE);
+                    shared_address(shared) + place::STAGES_AT + tile % STAGES * place::STAGE,
+                    skipped);
 }
 
 /* As many groups of copies as the loop over tiles counts on; all that was asked for is in the
@@ -436,24 +476,23 @@ template <int STAGES> __device__ __forceinline__ void commit_stages()
         copy_commit();
 }
 
-/* Keys that earlier steps wrote are fetched before the wait, the tile with the row's own key after
- * it: the kernel before this one writes it. */
+/* Keys that earlier steps wrote are fetched before the wait. The row's own one goes to its place
+ * among them after it; where its tile is not among the first, it comes back from the pool. */
 template <int DIM, int STAGES>
 __device__ void start_decode(const struct attention_launch &launch, const struct work &work,
                              const struct source<DIM, THREADS> &source, uint32_t first,
                              uint32_t end, uint8_t *shared)
 {
-    const uint32_t own = work.first_position / TILE;
+    using place = layout<DIM, 1, STAGES>;
+    const uint32_t base = shared_address(shared), own = work.first_position / TILE;
     const uint32_t filled = first + STAGES - 1 < end ? first + STAGES - 1 : end;
-    fill_stages<DIM, 1, STAGES>(source, work.end, first, filled < own ? filled : own, shared);
-    const uint32_t group = launch.kv.heads / launch.kv_heads;
+    const uint32_t stage = own < filled ? base + place::STAGES_AT + own % STAGES * place::STAGE : 0;
+    const struct taken taken = find_taken<DIM>(launch, work);
+    fill_stages<DIM, 1, STAGES>(source, {first, filled, filled}, work.end, work.first_position,
+                                shared);
     wait_for_inputs();
     let_next_start();
-    if (launch.products != NULL)
-        take_products<DIM>(launch, work, group, shared);
-    fill_stages<DIM, 1, STAGES>(source, work.end, first > own ? first : own, filled, shared);
-    if (launch.products == NULL)
-        load_queries<DIM, 1>(launch.kv, work, group, shared);
+    put_taken<DIM, STAGES>(launch, work, taken, base, stage);
     commit_stages<STAGES>();
 }
 
@@ -475,7 +514,8 @@ __device__ void decode_split(const struct attention_launch &launch, const struct
         } else {
             __syncthreads();
             const uint32_t filled = first + STAGES - 1 < end ? first + STAGES - 1 : end;
-            fill_stages<DIM, 1, STAGES>(source, work.end, first, filled, shared);
+            fill_stages<DIM, 1, STAGES>(source, {first, filled, filled}, work.end, UINT32_MAX,
+                                        shared);
             commit_stages<STAGES>();
         }
         source.next = source.look_up((first + STAGES - 1) * TILE, work.end);
@@ -493,27 +533,13 @@ __global__ void __launch_bounds__(THREADS)
 {
     extern __shared__ __align__(128) uint8_t shared[];
     using place = layout<DIM, 1, STAGES>;
-    const uint32_t group = launch.kv.heads / launch.kv_heads;
     struct work work;
-    /* counts, positions and the table were written by the first kernel of the step, which is not
-     * the one before this */
-    work.first_row = blockIdx.x / launch.kv_heads;
-    work.kv_head = blockIdx.x % launch.kv_heads;
-    const bool there = work.first_row < *launch.count;
-    work.slot = there ? launch.kv.slots[work.first_row] : 0;
-    work.first_position = work.tile_position = there ? launch.kv.positions[work.first_row] : 0;
-    work.positions = 1;
-    work.end = work.first_position + 1;
-    const uint32_t tiles = (work.end + TILE - 1) / TILE;
-    if (!there || blockIdx.y >= (work.end + SEGMENT - 1) / SEGMENT) {
-        wait_for_inputs();
-        let_next_start();
+    if (!find_work(launch, work))
         return;
-    }
-    const bool splits = gridDim.y > 1 && tiles > SEGMENT / TILE;
-    work.owns_last = !splits || (work.end - 1) / SEGMENT % gridDim.y == blockIdx.y;
+    const uint32_t group = launch.kv.heads / launch.kv_heads;
+    const uint32_t tiles = (work.end + TILE - 1) / TILE;
     struct source<DIM, THREADS> source(launch.kv, work.slot, work.kv_head);
-    if (splits) {
+    if (work.splits) {
         decode_split<DIM, STAGES>(launch, work, source, shared);
         return;
     }
@@ -523,8 +549,7 @@ __global__ void __launch_bounds__(THREADS)
     total.clear();
     for (uint32_t first = 0; first < tiles; first += SEGMENT / TILE) {
         const uint32_t end = first + SEGMENT / TILE < tiles ? first + SEGMENT / TILE : tiles;
-        run_segment<DIM, 1, STAGES>(launch, work, source, {first, end, tiles}, shared,
-                                    segment);
+        run_segment<DIM, 1, STAGES>(launch, work, source, {first, end, tiles}, shared, segment);
         merge<DIM, 1>(total, segment, threadIdx.x / WARP);
     }
     finish<DIM, 1>(launch, work, group, (float *)(shared + place::SUMS_AT), total);

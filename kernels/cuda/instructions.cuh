@@ -65,6 +65,13 @@ __device__ __forceinline__ void store_matrices_transposed(uint32_t address, uint
                  : "memory");
 }
 
+__device__ __forceinline__ void store_vector(uint32_t address, const uint4 &v)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
 /* 16 bytes from global to shared memory; zeros where `valid` is false. */
 __device__ __forceinline__ void copy_16_async(uint32_t shared, const void *global, bool valid)
 {

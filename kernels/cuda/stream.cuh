@@ -67,13 +67,6 @@ __device__ __forceinline__ void fence_device()
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
-__device__ __forceinline__ void store_shared_16(uint32_t address, const uint4 &v)
-{
-    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
-                 "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-
 /* C (64 weight rows x 8) += A B for 16 k, both operands in shared memory as matrices of 8 rows x 16
  * bytes; low words of the two descriptors. Row groups stand 128 bytes apart. */
 __device__ __forceinline__ void group_step(float (&c)[4], uint32_t a, uint32_t b)

@@ -121,8 +121,8 @@ __device__ __forceinline__ void take_heads(const struct staging &staging,
             row = item.position % ATTENTION_TILE_KEYS;
             keep_vectors(kv, share.place, item.row, share.head, share.vector, x);
         }
-        store_shared_16(to + swizzled<DIM * 2>(row, share.vector), x[0]);
-        store_shared_16(to + swizzled<DIM * 2>(row, share.vector + DIM / 16), x[1]);
+        store_vector(to + swizzled<DIM * 2>(row, share.vector), x[0]);
+        store_vector(to + swizzled<DIM * 2>(row, share.vector + DIM / 16), x[1]);
     }
     __syncwarp();
 }
@@ -137,11 +137,11 @@ __device__ __forceinline__ void clear_rest(const struct staging &staging,
     const uint4 zero = {0, 0, 0, 0};
     for (uint32_t i = item.group * VECTORS + staging.thread; i < HEADS_MAX * VECTORS;
          i += STREAM_STAGING_THREADS)
-        store_shared_16(staging.at.operand + i * 16, zero);
+        store_vector(staging.at.operand + i * 16, zero);
     const uint32_t first = item.position % ATTENTION_TILE_KEYS + 1;
     for (uint32_t i = first * VECTORS + staging.thread;
          item.last && i < ATTENTION_TILE_KEYS * VECTORS; i += STREAM_STAGING_THREADS)
-        store_shared_16(tiles.values(item.tiles - 1) + i * 16, zero);
+        store_vector(tiles.values(item.tiles - 1) + i * 16, zero);
 }
 
 /* Scores of 16 keys, and their column maxima. */

@@ -108,7 +108,7 @@ __device__ __forceinline__ void stage_norm(struct staging &staging, const uint8_
         for (uint32_t j = 0; j < VECTORS; j++) {
             const uint32_t v = staging.thread + j * STREAM_STAGING_THREADS;
             if (v < vectors)
-                store_shared_16(staging.at.operand + (v * M + row) * 16,
+                store_vector(staging.at.operand + (v * M + row) * 16,
                                 normalised(x[j][row], scale, weights[j]));
         }
     }
@@ -142,7 +142,7 @@ __device__ __forceinline__ void stage_plain(struct staging &staging, uint32_t ki
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
             if ((wanted >> i & 1) != 0)
-                store_shared_16(
+                store_vector(
                     staging.at.operand + (first + i * STREAM_STAGING_THREADS) * 16, x[i]);
         if (!early)
             staging.announce(part);
