@@ -9,7 +9,8 @@
  * the segments of a row over CTAs; the last to arrive merges them in ascending order.
  *
  * Grid: (row x kv head, split). 128 threads. The order of all sums is that of
- * attention_prefill.cu.
+ * attention_prefill.cu. How many tiles are on their way at a time depends on the number of CTAs
+ * alone and changes no bit.
  * Shared memory: [Q][P][maxima][sums][stages of K and V].
  * Bytes moved: keys and values of each (row, kv head) once; limit 4.55 TB/s. */
 #include "kernels/cuda/attention.cuh"
@@ -527,8 +528,9 @@ __device__ void decode_split(const struct attention_launch &launch, const struct
         merge_partials<DIM>(launch, work, group, partials, segments);
 }
 
-template <int DIM, int STAGES>
-__global__ void __launch_bounds__(THREADS)
+/* CTAS: of a multiprocessor. */
+template <int DIM, int STAGES, int CTAS>
+__global__ void __launch_bounds__(THREADS, CTAS)
     decode_kernel(const __grid_constant__ struct attention_launch launch)
 {
     extern __shared__ __align__(128) uint8_t shared[];
@@ -555,27 +557,55 @@ __global__ void __launch_bounds__(THREADS)
     finish<DIM, 1>(launch, work, group, (float *)(shared + place::SUMS_AT), total);
 }
 
-/* The shapes that are compiled. */
-using decode_64 = layout<64, 1, 3>;
-using decode_128 = layout<128, 1, 3>;
+struct instance {
+    void (*kernel)(struct attention_launch);
+    uint32_t shared_bytes;
+};
+
+template <int DIM, int STAGES, int CTAS> struct instance instance_for()
+{
+    return {decode_kernel<DIM, STAGES, CTAS>, layout<DIM, 1, STAGES>::BYTES};
+}
+
+enum { INSTANCES = 4 };
+
+struct instance instance_at(uint32_t index)
+{
+    return index == 0   ? instance_for<64, 4, 3>()
+           : index == 1 ? instance_for<64, 3, 4>()
+           : index == 2 ? instance_for<64, 2, 6>()
+                        : instance_for<128, 3, 2>();
+}
+
+/* Few items: more tiles on their way to each. More items than run at once: as many of them as the
+ * registers allow, unless that leaves most of the device idle at the end. */
+uint32_t choose(const struct attention_launch &launch)
+{
+    constexpr uint32_t MOST = 6;
+    const uint32_t items = launch.rows * launch.kv_heads, processors = launch.multiprocessors;
+    const uint32_t last = items % (MOST * processors);
+    if (launch.kv.geometry.head_dim != 64)
+        return 3;
+    if (2 * items <= 3 * processors)
+        return 0;
+    return items > 4 * processors && (last == 0 || 2 * last > MOST * processors) ? 2 : 1;
+}
 
 } // namespace
 
 cudaError_t attention_decode_prepare()
 {
-    const cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    const cudaError_t error = cudaFuncSetAttribute(decode_kernel<64, 3>, limit, decode_64::BYTES);
-    return error != cudaSuccess
-               ? error
-               : cudaFuncSetAttribute(decode_kernel<128, 3>, limit, decode_128::BYTES);
+    cudaError_t error = cudaSuccess;
+    for (uint32_t i = 0; i < INSTANCES && error == cudaSuccess; i++)
+        error =
+            cudaFuncSetAttribute(instance_at(i).kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)instance_at(i).shared_bytes);
+    return error;
 }
 
 cudaError_t attention_decode(const struct attention_launch *launch, cudaStream_t stream)
 {
-    const dim3 grid(launch->rows * launch->kv_heads, launch->splits);
-    if (launch->kv.geometry.head_dim == 64)
-        return launch_overlapped(decode_kernel<64, 3>, grid, THREADS, decode_64::BYTES, stream,
-                                 *launch);
-    return launch_overlapped(decode_kernel<128, 3>, grid, THREADS, decode_128::BYTES, stream,
-                             *launch);
+    const struct instance instance = instance_at(choose(*launch));
+    return launch_overlapped(instance.kernel, dim3(launch->rows * launch->kv_heads, launch->splits),
+                             THREADS, instance.shared_bytes, stream, *launch);
 }

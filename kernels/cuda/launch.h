@@ -123,6 +123,7 @@ struct attention_launch {
     uint32_t span_tiles;                /* prefill: tiles of the longest span */
     uint32_t rows;                      /* decoding: of the grid */
     uint32_t splits;                    /* decoding: CTAs over the segments of one row */
+    uint32_t multiprocessors;           /* decoding */
     float *partials;                    /* [row][kv head][segment][head_dim + 2][columns] */
     uint32_t *arrivals;                 /* [row][kv head], 0 between launches */
     uint32_t segments_max;

@@ -171,6 +171,7 @@ static enum status attend(struct step *step, const struct step_plan *plan, uint3
     launch.span_tiles = plan->span_tiles;
     launch.rows = plan->decoding;
     launch.splits = plan->decoding > 0 ? splits_for(step, plan->decoding) : 1;
+    launch.multiprocessors = step->cuda->multiprocessors;
     launch.partials = step->at.partials;
     launch.arrivals = step->at.arrivals;
     launch.segments_max = step->segments_max;

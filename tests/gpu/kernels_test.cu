@@ -286,6 +286,7 @@ struct content {
 struct way {
     bool decode;
     uint32_t splits, chunk;
+    uint32_t items; /* decoding: for each multiprocessor, which decides how tiles are fetched */
 };
 
 /* The pool with keys and values in scattered blocks, NaN where nothing was written. */
@@ -353,6 +354,7 @@ static std::vector<bf16> attend(const struct scene &scene, const struct content 
     launch.count = count.at;
     launch.rows = scene.length;
     launch.splits = way.decode ? way.splits : 1;
+    launch.multiprocessors = way.decode ? scene.length * scene.kv_heads / way.items : 1;
     launch.partials = partials.at;
     launch.arrivals = arrivals.at;
     launch.segments_max = segments;
@@ -384,7 +386,7 @@ static void test_attention(const struct scene &scene)
                                     random_halves(scene.length * kv_width, 1.0f, 5)};
     const std::vector<bf16> &queries = content.queries, &keys = content.keys;
     const std::vector<bf16> &values = content.values;
-    const std::vector<bf16> whole = attend(scene, content, {false, 1, scene.length});
+    const std::vector<bf16> whole = attend(scene, content, {false, 1, scene.length, 0});
     double worst = 0, error = 0, norm = 0;
     for (uint32_t p = 0; p < scene.length; p += p < 70 ? 1 : 37)
         for (uint32_t h = 0; h < scene.heads; h++) {
@@ -417,17 +419,20 @@ static void test_attention(const struct scene &scene)
     snprintf(detail, sizeof detail, "heads %u:%u dim %u length %u: worst %.2g, relative %.2g",
              scene.heads, scene.kv_heads, scene.dim, scene.length, worst, relative);
     expect(worst < 0.03 && relative < 4e-3, "attention", detail);
-    const struct way ways[] = {{true, 1, 0},   {true, 2, 0},    {true, 5, 0},   {false, 1, 1},
-                               {false, 1, 17}, {false, 1, 100}, {false, 1, 256}};
+    const struct way ways[] = {{true, 1, 0, 1},     {true, 2, 0, 1},   {true, 5, 0, 1},
+                               {true, 1, 0, 3},     {true, 2, 0, 3},   {true, 5, 0, 3},
+                               {true, 1, 0, 5},     {true, 2, 0, 5},   {true, 5, 0, 5},
+                               {false, 1, 1, 0},    {false, 1, 17, 0}, {false, 1, 100, 0},
+                               {false, 1, 256, 0}};
     for (const auto &way : ways) {
         const std::vector<bf16> other = attend(scene, content, way);
         uint64_t bad = 0;
         for (uint64_t i = 0; i < whole.size(); i++)
             bad += memcmp(&whole[i], &other[i], sizeof(bf16)) != 0;
-        snprintf(detail, sizeof detail, "heads %u:%u dim %u length %u %s %u: %llu differ",
+        snprintf(detail, sizeof detail, "heads %u:%u dim %u length %u %s %u, items %u: %llu differ",
                  scene.heads, scene.kv_heads, scene.dim, scene.length,
                  way.decode ? "decode, splits" : "prefill, chunks of",
-                 way.decode ? way.splits : way.chunk, (unsigned long long)bad);
+                 way.decode ? way.splits : way.chunk, way.items, (unsigned long long)bad);
         expect(bad == 0, "attention bits", detail);
     }
 }

@@ -77,6 +77,7 @@ struct world {
     cudaEvent_t begin, end;
     __nv_bfloat16 *weights, *input;
     void *output, *workspace;
+    uint32_t multiprocessors;
 };
 
 /* us a call, all layers as one graph: the best of TURNS turns. */
@@ -299,6 +300,7 @@ void print_attention(const struct world &world, uint32_t rows, uint32_t context)
     launch.scale = (float)(1.4426950408889634 / sqrt((double)HEAD_DIM));
     launch.count = take(std::vector<uint32_t>(1, rows));
     launch.rows = rows;
+    launch.multiprocessors = world.multiprocessors;
     launch.partials =
         take(std::vector<float>((uint64_t)rows * KV_HEADS * segments * 8 * (HEAD_DIM + 2)));
     launch.arrivals = take(std::vector<uint32_t>((uint64_t)rows * KV_HEADS));
@@ -336,6 +338,10 @@ void print_read_limit(const struct world &world)
 
 void open_world(struct world &world)
 {
+    int multiprocessors = 0;
+    must(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0) == cudaSuccess,
+         "attribute");
+    world.multiprocessors = (uint32_t)multiprocessors;
     const uint64_t most = (uint64_t)LAYERS * 16384 * 2048; /* and more than the logits' */
     void *pieces[4];
     const size_t sizes[] = {most * 2, 256 * 8192 * 2, (size_t)256 * 128256 * 4, WORKSPACE};
