@@ -41,8 +41,8 @@ struct backend_fault {
 
 struct backend_options {
     uint32_t kind;    /* enum backend_kind */
-    uint32_t cpu_isa; /* enum cpu_isa; AUTO takes the widest that the processor has. All give the
-                         same bits. */
+    uint32_t cpu_isa; /* enum cpu_isa; AUTO takes the widest that pays on the processor. All give
+                         the same bits. */
     uint32_t threads; /* 0 = one per physical core that this process may use */
     uint32_t pin_threads;       /* not 0: each thread but the caller's stays on a core of its own */
     struct backend_fault fault; /* of a device alone; the CPU has none */

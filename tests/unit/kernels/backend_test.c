@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <cmocka.h>
@@ -20,6 +21,14 @@ static struct backend *open_backend(uint32_t isa, uint32_t threads)
     }
     assert_int_equal(status, STATUS_OK);
     return backend;
+}
+
+/* What AUTO takes where the widest level is that: no vdpbf16ps that is slower than what it saves.
+ */
+static const char *quickest(const char *widest)
+{
+    bool slow = __builtin_cpu_is("intel") && strcmp(widest, "cpu-avx512-bf16") == 0;
+    return slow ? "cpu-avx512" : widest;
 }
 
 static void the_forced_instruction_set_is_taken(void **state)
@@ -42,7 +51,7 @@ static void the_forced_instruction_set_is_taken(void **state)
         backend_close(forced);
     }
     struct backend *automatic = open_backend(CPU_ISA_AUTO, 1);
-    assert_string_equal(automatic->name, widest);
+    assert_string_equal(automatic->name, quickest(widest));
     backend_close(automatic);
 }
 
