@@ -5,7 +5,8 @@ For each round, file and workload: probes of the machine, then both programs, in
 round. Printed are medians of tokens per second, the median of the rounds' ratios, and two shares of what the probe of
 the same round could do:
 
-  share     one stream: bytes of weights, keys and values over the read bandwidth. Prompts and batches: the products
+  share     one stream: bytes of weights, keys and values over the rate at which a buffer as large as the weights is
+            read again and again (`again`; `read` is that of 256 MiB, which only large caches tell apart). Prompts and batches: the products
             with weights over the peak of their type (integer, bf16, fp32), as if nothing else were
             computed.
   composed  prompts and batches: the time that the probes' peaks allow for all products, over the time taken: those
@@ -33,7 +34,7 @@ import time
 TREE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 WORKLOADS = ("tg128", "tg64@1024", "pp512", "b8", "b32")
 RATE = re.compile(r"^(\S+) +([0-9.]+) tok/s", re.MULTILINE)
-PROBE = re.compile(r"^probe: read ([0-9.]+) GB/s, integer ([0-9.]+) GMAC/s, fp32 ([0-9.]+) GMAC/s, bf16 ([0-9.]+) GMAC/s",
+PROBE = re.compile(r"^probe: read ([0-9.]+) GB/s, again ([0-9.]+) GB/s, integer ([0-9.]+) GMAC/s, fp32 ([0-9.]+) GMAC/s, bf16 ([0-9.]+) GMAC/s",
                    re.MULTILINE)
 START_SECONDS = 30
 
@@ -136,10 +137,10 @@ def keys_of(workload):
 
 def shares(found, workload, costs):
     """Our parts of the limits of the same round: the plain one and the composed one."""
-    read, integer, fp32, bf16 = (value * 1e9 for value in found["probe"])
+    _, again, integer, fp32, bf16 = (value * 1e9 for value in found["probe"])
     peaks = (fp32, integer, bf16)  # by enum activation_form
     if workload.startswith("tg"):
-        part = found["ours"] * (costs["bytes"] + costs["kv_bytes"] * keys_of(workload)) / read
+        part = found["ours"] * (costs["bytes"] + costs["kv_bytes"] * keys_of(workload)) / again
         return part, part
     head = 0 if workload.startswith("pp") else costs["head_macs"]
     layers = costs["macs"] - costs["head_macs"]
@@ -175,7 +176,7 @@ def print_table(path, workloads, rounds, costs):
                      f" {statistics.median(f['client'] / f['llama'] for f in seen):6.2f}x")
         print(line)
     probes = [f["probe"] for found in rounds.values() for f in found]
-    print("probes: read {:.1f} GB/s, integer {:.1f} GMAC/s, fp32 {:.1f} GMAC/s, bf16 {:.1f} GMAC/s".format(
+    print("probes: read {:.1f} GB/s, again {:.1f} GB/s, integer {:.1f} GMAC/s, fp32 {:.1f} GMAC/s, bf16 {:.1f} GMAC/s".format(
         *(statistics.median(values) for values in zip(*probes))), flush=True)
 
 

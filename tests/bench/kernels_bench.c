@@ -35,8 +35,8 @@ enum {
     EXIT_USAGE = 64,
 };
 
-#define COPIES_BYTES  (UINT64_C(128) << 20) /* four times a large cache */
-#define PROBE_SECONDS 0.3
+#define COPIES_BYTES  (UINT64_C(128) << 20) /* more than caches hold but for the largest */
+#define PROBE_SECONDS 0.4
 
 struct bench {
     struct backend *backend;
@@ -198,7 +198,7 @@ static void print_product(const struct bench *bench, const char *name, uint32_t 
         "  %-18s %4u rows %9.1f us (best %9.1f) %6.2f MB %6.1f GB/s %4.0f%% of read %7.1f GMAC/s "
         "%4.0f%% of peak\n",
         name, rows, seconds * 1e6, median_and_best[1] * 1e6, bytes * 1e-6, bytes / seconds * 1e-9,
-        100 * bytes / seconds / bench->probe.read_bytes_per_s,
+        100 * bytes / seconds / bench->probe.again_bytes_per_s,
         copies->products * rows / seconds * 1e-9, 100 * copies->products * rows / seconds / peak);
 }
 
@@ -206,7 +206,7 @@ static void bench_shape(struct bench *bench, const struct shape *shape, uint32_t
 {
     static const uint32_t row_counts[] = {1, 8, 32, 256};
     struct copies copies = load_copies(bench, shape, type);
-    bench->probe = probe_machine(bench->probe_pool, PROBE_SECONDS);
+    bench->probe = probe_machine(bench->probe_pool, COPIES_BYTES, PROBE_SECONDS);
     printf("  ");
     probe_print(&bench->probe, bench->probe_pool);
     for (size_t i = 0; i < sizeof row_counts / sizeof *row_counts; i++) {

@@ -7,7 +7,8 @@
  * tg128      128 tokens of one stream, one step each, from an empty pool
  * tg64@1024  64 tokens of one stream after 1,024 positions
  * b8, b32    8 and 32 streams, each with a prompt of 128: 64 steps of that many rows
- * probe      what the machine reads and multiplies at most
+ * probe      what the machine reads and multiplies at most; `again`: of as many bytes as a step
+ *            reads weights
  * costs      bytes of weights that a step reads, products of a token, those of lm_head and, for
  *            each key it sees, of attention; bytes of keys and values of a position; the form of
  *            activations that the weights take (enum activation_form)
@@ -42,7 +43,7 @@ enum {
     EXIT_USAGE = 64,
 };
 
-#define PROBE_SECONDS 0.6
+#define PROBE_SECONDS 0.75
 
 struct bench {
     struct backend_options backend_options;
@@ -199,11 +200,25 @@ static void bench_streams(struct bench *bench, const char *what, uint32_t stream
     print_rate(bench, what, seconds, steps, streams);
 }
 
+/* Of all weights that a step reads. */
+static uint64_t weight_bytes(const struct bench *bench)
+{
+    const struct weights *weights = &bench->model.weights;
+    uint64_t bytes = weights->output->bytes;
+    for (uint32_t i = 0; i < bench->model.shape.layers; i++) {
+        const struct step_layer *layer = &weights->layer[i];
+        bytes += layer->q->bytes + layer->k->bytes + layer->v->bytes +
+                 layer->attention_output->bytes + layer->gate->bytes + layer->up->bytes +
+                 layer->down->bytes;
+    }
+    return bytes;
+}
+
 static void bench_probe(struct bench *bench)
 {
     struct pool *pool;
     CHECK(pool_open(bench->backend->threads, &pool) == STATUS_OK);
-    struct probe probe = probe_machine(pool, PROBE_SECONDS);
+    struct probe probe = probe_machine(pool, weight_bytes(bench), PROBE_SECONDS);
     probe_print(&probe, pool);
     pool_close(pool);
 }
@@ -215,21 +230,20 @@ static void print_costs(const struct bench *bench)
     const struct step_layer *layer = &weights->layer[0];
     const struct matrix *matrices[] = {layer->q,    layer->k,  layer->v,   layer->attention_output,
                                        layer->gate, layer->up, layer->down};
-    uint64_t bytes = 0, products = 0;
+    uint64_t products = 0;
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
-        bytes += shape->layers * matrices[i]->bytes;
         products += (uint64_t)shape->layers * matrices[i]->rows * matrices[i]->columns;
     }
     uint64_t head = (uint64_t)weights->output->rows * weights->output->columns;
     uint64_t attention = UINT64_C(2) * shape->layers * shape->heads * shape->head_dim;
-    printf(
-        "costs bytes=%llu macs=%llu head_macs=%llu attention_macs=%llu kv_bytes=%llu "
-        "vocabulary=%u form=%u head_form=%u\n",
-        (unsigned long long)(bytes + weights->output->bytes), (unsigned long long)(products + head),
-        (unsigned long long)head, (unsigned long long)attention,
-        (unsigned long long)(shape->layers * kv_block_bytes(&bench->pool.geometry) /
-                             bench->pool.geometry.block_tokens),
-        shape->tokens, weight_type_form(layer->q->type), weight_type_form(weights->output->type));
+    printf("costs bytes=%llu macs=%llu head_macs=%llu attention_macs=%llu kv_bytes=%llu "
+           "vocabulary=%u form=%u head_form=%u\n",
+           (unsigned long long)weight_bytes(bench), (unsigned long long)(products + head),
+           (unsigned long long)head, (unsigned long long)attention,
+           (unsigned long long)(shape->layers * kv_block_bytes(&bench->pool.geometry) /
+                                bench->pool.geometry.block_tokens),
+           shape->tokens, weight_type_form(layer->q->type),
+           weight_type_form(weights->output->type));
 }
 
 /* false: not a workload, or beyond the limits of this program. */

@@ -18,6 +18,7 @@ enum {
     HUGE_PAGE_BYTES = 2 << 20,
     CHAINS = 12, /* independent sums: hide the latency of a multiply-add on any core */
     TURNS = 20000,
+    PROBES = 5,
 };
 
 /* Where results go that nobody reads, so that no loop is dropped. */
@@ -126,45 +127,56 @@ __attribute__((target("avx2"))) static void read_items(const void *context, uint
     atomic_fetch_add(&sink, (uint32_t)_mm256_extract_epi32(sums[0], 0));
 }
 
-static double read_rate(struct pool *pool, double seconds)
+/* Of a buffer of `bytes`, a multiple of CHUNK_BYTES; each thread reads its own part each time. */
+static double read_rate(struct pool *pool, uint64_t bytes, double seconds)
 {
     double best = 0;
-    void *buffer = aligned_alloc(HUGE_PAGE_BYTES, BUFFER_BYTES);
+    uint64_t whole = (bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    void *buffer = aligned_alloc(HUGE_PAGE_BYTES, whole);
     CHECK(buffer != NULL);
-    (void)madvise(buffer, BUFFER_BYTES, MADV_HUGEPAGE); /* as weights have them */
-    memset(buffer, 1, BUFFER_BYTES);
+    (void)madvise(buffer, whole, MADV_HUGEPAGE); /* as weights have them */
+    memset(buffer, 1, whole);
     uint64_t end = clock_now_ns() + (uint64_t)(seconds * 1e9), start;
     do {
         start = clock_now_ns();
-        pool_run(pool, read_items, buffer, BUFFER_BYTES / CHUNK_BYTES, 1);
-        double rate = BUFFER_BYTES / ((double)(clock_now_ns() - start) * 1e-9);
+        pool_run(pool, read_items, buffer, (uint32_t)(bytes / CHUNK_BYTES), 1);
+        double rate = (double)bytes / ((double)(clock_now_ns() - start) * 1e-9);
         best = rate > best ? rate : best;
     } while (start < end);
     free(buffer);
     return best;
 }
 
-struct probe probe_machine(struct pool *pool, double seconds)
+static uint64_t round_up_chunks(uint64_t bytes)
+{
+    return (bytes + CHUNK_BYTES - 1) / CHUNK_BYTES * CHUNK_BYTES;
+}
+
+struct probe probe_machine(struct pool *pool, uint64_t again_bytes, double seconds)
 {
     bool wide = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw");
     CHECK(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
     struct probe probe = {
-        .read_bytes_per_s = read_rate(pool, seconds / 4),
+        .read_bytes_per_s = read_rate(pool, BUFFER_BYTES, seconds / PROBES),
+        .again_bytes_per_s = read_rate(pool, round_up_chunks(again_bytes), seconds / PROBES),
         .integer_macs_per_s =
-            multiply_rate(pool, wide ? integer_avx512 : integer_avx2, seconds / 4),
-        .float_macs_per_s = multiply_rate(pool, wide ? float_avx512 : float_avx2, seconds / 4),
+            multiply_rate(pool, wide ? integer_avx512 : integer_avx2, seconds / PROBES),
+        .float_macs_per_s = multiply_rate(pool, wide ? float_avx512 : float_avx2, seconds / PROBES),
     };
-    probe.bf16_macs_per_s = wide && __builtin_cpu_supports("avx512bf16")
-                                ? multiply_rate(pool, bf16_avx512, seconds / 4)
-                                : probe.float_macs_per_s;
+    if (wide && __builtin_cpu_supports("avx512bf16"))
+        probe.bf16_macs_per_s = multiply_rate(pool, bf16_avx512, seconds / PROBES);
+    if (probe.bf16_macs_per_s < probe.float_macs_per_s)
+        probe.bf16_macs_per_s = probe.float_macs_per_s;
     return probe;
 }
 
 void probe_print(const struct probe *probe, const struct pool *pool)
 {
-    printf("probe: read %.1f GB/s, integer %.1f GMAC/s, fp32 %.1f GMAC/s, bf16 %.1f GMAC/s, "
+    printf("probe: read %.1f GB/s, again %.1f GB/s, integer %.1f GMAC/s, fp32 %.1f GMAC/s, bf16 "
+           "%.1f GMAC/s, "
            "%u threads\n",
-           probe->read_bytes_per_s * 1e-9, probe->integer_macs_per_s * 1e-9,
-           probe->float_macs_per_s * 1e-9, probe->bf16_macs_per_s * 1e-9, pool_threads(pool));
+           probe->read_bytes_per_s * 1e-9, probe->again_bytes_per_s * 1e-9,
+           probe->integer_macs_per_s * 1e-9, probe->float_macs_per_s * 1e-9,
+           probe->bf16_macs_per_s * 1e-9, pool_threads(pool));
     fflush(stdout);
 }
