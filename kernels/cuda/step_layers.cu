@@ -121,7 +121,7 @@ static const struct layer_args *layer_of(const struct step *step, uint32_t rows)
  * (measured). */
 static uint32_t wide_blocks(const struct step *step, enum shape_kind kind, uint32_t rows)
 {
-    static const uint32_t most[SHAPE_COUNT] = {64, 64, 128, 32, 128};
+    static const uint32_t most[SHAPE_COUNT] = {64, 64, WIDE_ROWS_MAX, 32, 128};
     return goes_wide(step, rows) && rows <= most[kind] ? wide_rows(rows) : 0;
 }
 

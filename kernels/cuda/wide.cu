@@ -1,4 +1,4 @@
-/* Products of 5 to 128 rows that are bound by the read of the weights. Weights come in the order of
+/* Products of 5 to 192 rows that are bound by the read of the weights. Weights come in the order of
  * the persistent step (stream.h), activations as [k / 8][row][8 values]; both go through a ring of
  * shared memory by bulk copies, a stage of both at a time. Two groups of four warps take 8 row
  * groups of a round each (one group of warps where a CTA owns no more than that) and run one chain of
@@ -298,12 +298,18 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 using wide_kernel_type = void (*)(struct wide_args);
 
+/* Rows of the activations that the kernel is compiled for. */
+const uint32_t SIZES[] = {16, 32, 48, 64, 96, 128, WIDE_ROWS_MAX};
+
 wide_kernel_type kernel_of(uint32_t rows)
 {
-    return rows <= 16   ? wide_kernel<16>
-           : rows <= 32 ? wide_kernel<32>
-           : rows <= 64 ? wide_kernel<64>
-                        : wide_kernel<128>;
+    return rows <= 16    ? wide_kernel<16>
+           : rows <= 32  ? wide_kernel<32>
+           : rows <= 48  ? wide_kernel<48>
+           : rows <= 64  ? wide_kernel<64>
+           : rows <= 96  ? wide_kernel<96>
+           : rows <= 128 ? wide_kernel<128>
+                         : wide_kernel<WIDE_ROWS_MAX>;
 }
 
 uint32_t end_bytes(const struct wide_args &args)
@@ -315,12 +321,15 @@ uint32_t end_bytes(const struct wide_args &args)
 
 uint32_t wide_rows(uint32_t rows)
 {
-    return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : rows <= WIDE_ROWS_MAX ? 128 : 0;
+    for (uint32_t size : SIZES)
+        if (rows <= size)
+            return size;
+    return 0;
 }
 
 cudaError_t wide_prepare()
 {
-    for (uint32_t rows = 16; rows <= WIDE_ROWS_MAX; rows *= 2) {
+    for (uint32_t rows : SIZES) {
         const cudaError_t error = cudaFuncSetAttribute(
             kernel_of(rows), cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX);
         if (error != cudaSuccess)
@@ -337,7 +346,7 @@ cudaError_t wide_launch(const struct wide_args *order, cudaStream_t stream)
     uint32_t steps = stream_stage_steps(groups, product->columns);
     if (groups > 8 && product->columns % (16 * LONG_STEPS) == 0)
         steps = LONG_STEPS;
-    const uint32_t most = args.rows <= 32 ? 32 : 16; /* what several stages have room for */
+    const uint32_t most = args.rows <= 32 ? 32 : args.rows <= 128 ? 16 : 4; /* several have room */
     args.stage_steps = steps < most ? steps : most;
     const uint32_t stage = args.stage_steps * (groups * STREAM_STEP_BYTES + 32 * args.rows);
     const uint32_t fixed = end_bytes(args) + BARRIERS_BYTES;

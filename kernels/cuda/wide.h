@@ -1,10 +1,10 @@
-/* Products of 5 to 128 rows with the weights in the order of the persistent step: wide.cu. */
+/* Products of 5 to 192 rows with the weights in the order of the persistent step: wide.cu. */
 #ifndef TANDEM_KERNELS_CUDA_WIDE_H
 #define TANDEM_KERNELS_CUDA_WIDE_H
 
 #include "kernels/cuda/stream.h"
 
-enum { WIDE_ROWS_MAX = 128 };
+enum { WIDE_ROWS_MAX = 192 };
 
 struct wide_args {
     struct stream_shape shape;

@@ -558,7 +558,7 @@ int main()
     for (const struct dealt &dealt : dealts) {
         const std::vector<bf16> weights =
             random_halves((uint64_t)dealt.rows * dealt.columns, 0.02f, 1);
-        for (uint32_t inputs : {9u, 32u, 64u, 100u})
+        for (uint32_t inputs : {9u, 32u, 43u, 64u, 75u, 100u, 150u, 192u})
             test_wide(dealt, weights, inputs);
     }
     const struct scene scenes[] = {
