@@ -135,9 +135,8 @@ class Service(TandemTest):
     def test_a_restarted_coordinator_is_told(self):
         coordinator = self.system.start_coordinator()
         process = self.start("generate", "--id", "mine", "x")
-        client = self.system.client()
-        wait_for(lambda: client.ask(type="status", id="mine")["type"] == "status", 20,
-                 "the request is known")
+        # who had no answer yet submits again, and waits for a worker of the new one
+        wait_for(lambda: self.system.stats()["polls_parked"] == 1, 20, "the command has its request")
         coordinator.kill()
         self.system.start_coordinator()
         code, output, errors = self.finish(process)
