@@ -298,7 +298,10 @@ ALWAYS_INLINE void multiply_rows(const struct tile *tile, const struct form form
         prefetched += index == prefetched ? tile->turns : 0;
         if (tile->walk != NULL)
             fetch_step(tile->walk);
-        multiply_block(blocks, tile->unpacked + index, &records, &results, form);
+        /* all blocks at once are more than it holds, and are not kept */
+        struct unpacked_block *unpacked =
+            form.source == SOURCE_PANELS ? tile->unpacked : tile->unpacked + index;
+        multiply_block(blocks, unpacked, &records, &results, form);
     }
     float *output = tile->output;
 #pragma GCC unroll 8

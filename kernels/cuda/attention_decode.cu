@@ -567,28 +567,29 @@ template <int DIM, int STAGES, int CTAS> struct instance instance_for()
     return {decode_kernel<DIM, STAGES, CTAS>, layout<DIM, 1, STAGES>::BYTES};
 }
 
-enum { INSTANCES = 4 };
+/* By the number of CTAs, but for heads of 128 dims. */
+enum instances { FEW, SOME, MANY, HEADS_OF_128, INSTANCES };
 
 struct instance instance_at(uint32_t index)
 {
-    return index == 0   ? instance_for<64, 4, 3>()
-           : index == 1 ? instance_for<64, 3, 4>()
-           : index == 2 ? instance_for<64, 2, 6>()
-                        : instance_for<128, 3, 2>();
+    return index == FEW    ? instance_for<64, 4, 3>()
+           : index == SOME ? instance_for<64, 3, 4>()
+           : index == MANY ? instance_for<64, 2, 6>()
+                           : instance_for<128, 3, 2>();
 }
 
 /* Few items: more tiles on their way to each. More items than run at once: as many of them as the
  * registers allow, unless that leaves most of the device idle at the end. */
 uint32_t choose(const struct attention_launch &launch)
 {
-    constexpr uint32_t MOST = 6;
+    constexpr uint32_t MOST = 6; /* of MANY, on a multiprocessor */
     const uint32_t items = launch.rows * launch.kv_heads, processors = launch.multiprocessors;
     const uint32_t last = items % (MOST * processors);
     if (launch.kv.geometry.head_dim != 64)
-        return 3;
+        return HEADS_OF_128;
     if (2 * items <= 3 * processors)
-        return 0;
-    return items > 4 * processors && (last == 0 || 2 * last > MOST * processors) ? 2 : 1;
+        return FEW;
+    return items > 4 * processors && (last == 0 || 2 * last > MOST * processors) ? MANY : SOME;
 }
 
 } // namespace

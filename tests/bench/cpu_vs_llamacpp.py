@@ -6,9 +6,9 @@ round. Printed are medians of tokens per second, the median of the rounds' ratio
 the same round could do:
 
   share     one stream: bytes of weights, keys and values over the rate at which a buffer as large as the weights is
-            read again and again (`again`; `read` is that of 256 MiB, which only large caches tell apart). Prompts and batches: the products
-            with weights over the peak of their type (integer, bf16, fp32), as if nothing else were
-            computed.
+            read again and again (`again`; `read` is that of 256 MiB, which only large caches tell apart). Prompts and
+            batches: the products with weights over the peak of their type (integer, bf16, fp32), as if nothing else
+            were computed.
   composed  prompts and batches: the time that the probes' peaks allow for all products, over the time taken: those
             with weights at the peak of their type, lm_head's at that of its own, and those of the attention, which is
             fp32 by contract, at the fp32 peak. Norms, rounding, SiLU, softmax and sampling count as nothing.
@@ -34,8 +34,8 @@ import time
 TREE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 WORKLOADS = ("tg128", "tg64@1024", "pp512", "b8", "b32")
 RATE = re.compile(r"^(\S+) +([0-9.]+) tok/s", re.MULTILINE)
-PROBE = re.compile(r"^probe: read ([0-9.]+) GB/s, again ([0-9.]+) GB/s, integer ([0-9.]+) GMAC/s, fp32 ([0-9.]+) GMAC/s, bf16 ([0-9.]+) GMAC/s",
-                   re.MULTILINE)
+PROBE = re.compile(r"^probe: read ([0-9.]+) GB/s, again ([0-9.]+) GB/s, integer ([0-9.]+) GMAC/s, "
+                   r"fp32 ([0-9.]+) GMAC/s, bf16 ([0-9.]+) GMAC/s", re.MULTILINE)
 START_SECONDS = 30
 
 
@@ -176,8 +176,8 @@ def print_table(path, workloads, rounds, costs):
                      f" {statistics.median(f['client'] / f['llama'] for f in seen):6.2f}x")
         print(line)
     probes = [f["probe"] for found in rounds.values() for f in found]
-    print("probes: read {:.1f} GB/s, again {:.1f} GB/s, integer {:.1f} GMAC/s, fp32 {:.1f} GMAC/s, bf16 {:.1f} GMAC/s".format(
-        *(statistics.median(values) for values in zip(*probes))), flush=True)
+    print("probes: read {:.1f} GB/s, again {:.1f} GB/s, integer {:.1f} GMAC/s, fp32 {:.1f} GMAC/s, bf16 {:.1f} GMAC/s"
+          .format(*(statistics.median(values) for values in zip(*probes))), flush=True)
 
 
 class Results:

@@ -231,9 +231,8 @@ static void print_costs(const struct bench *bench)
     const struct matrix *matrices[] = {layer->q,    layer->k,  layer->v,   layer->attention_output,
                                        layer->gate, layer->up, layer->down};
     uint64_t products = 0;
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
         products += (uint64_t)shape->layers * matrices[i]->rows * matrices[i]->columns;
-    }
     uint64_t head = (uint64_t)weights->output->rows * weights->output->columns;
     uint64_t attention = UINT64_C(2) * shape->layers * shape->heads * shape->head_dim;
     printf("costs bytes=%llu macs=%llu head_macs=%llu attention_macs=%llu kv_bytes=%llu "
