@@ -44,7 +44,10 @@ struct backend_options {
     uint32_t cpu_isa; /* enum cpu_isa; AUTO takes the widest that pays on the processor. All give
                          the same bits. */
     uint32_t threads; /* 0 = one per physical core that this process may use */
-    uint32_t pin_threads;       /* not 0: each thread but the caller's stays on a core of its own */
+    /* Not 0: each thread but the caller's stays on a core of its own. On a machine with several
+     * memory nodes all threads, the caller's too, stay on processors of their node in any case;
+     * what the caller starts meanwhile inherits that, and closing takes it back. */
+    uint32_t pin_threads;
     struct backend_fault fault; /* of a device alone; the CPU has none */
 };
 

@@ -51,6 +51,10 @@ struct matrix_source {
     const void *bytes; /* host; rows x weight_row_bytes(type, columns) */
     const uint32_t
         *row_order; /* host, or NULL: row r of the matrix is row row_order[r] of the source */
+    /* The parts of the product that it is one of (matmul_args), so that a backend may put each
+     * where it will be read. Rows all 0: it is multiplied alone. */
+    uint32_t part;
+    uint32_t part_rows[MATMUL_PARTS_MAX];
 };
 
 /* Bytes of one row in a model file; 0 for an unknown type or columns that do not fill blocks. */

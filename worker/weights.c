@@ -16,6 +16,8 @@ struct destination {
     struct matrix **matrix;
     const float **vector;
     uint32_t interleaved_heads; /* 0: rows stay where they are */
+    enum model_tensor role;
+    uint32_t layer;
 };
 
 struct loader {
@@ -101,8 +103,11 @@ static void plan_destinations(struct loader *loader)
     for (enum model_tensor role = MODEL_TENSOR_EMBEDDING; role < MODEL_TENSOR_COUNT; role++)
         for (uint32_t layer = 0; layer < source->shape->layers; layer++) {
             const struct model_file_tensor *tensor = model_file_find(source->file, role, layer);
-            if (tensor != NULL)
-                loader->destinations[tensor - first] = destination_of(loader, role, layer);
+            if (tensor == NULL)
+                continue;
+            loader->destinations[tensor - first] = destination_of(loader, role, layer);
+            loader->destinations[tensor - first].role = role;
+            loader->destinations[tensor - first].layer = layer;
         }
 }
 
@@ -133,6 +138,27 @@ static enum status load_vector(struct loader *loader, const struct model_file_te
     return STATUS_OK;
 }
 
+/* Which matrices a product takes together; a step multiplies the others alone. */
+static void name_parts(const struct model_file *file, const struct destination *destination,
+                       struct matrix_source *source)
+{
+    static const enum model_tensor together[][MATMUL_PARTS_MAX] = {
+        {MODEL_TENSOR_ATTENTION_Q, MODEL_TENSOR_ATTENTION_K, MODEL_TENSOR_ATTENTION_V},
+        {MODEL_TENSOR_FFN_GATE, MODEL_TENSOR_FFN_UP, MODEL_TENSOR_COUNT},
+    };
+    const enum model_tensor *parts = NULL;
+    for (size_t i = 0; i < sizeof together / sizeof together[0]; i++)
+        for (uint32_t part = 0; part < MATMUL_PARTS_MAX; part++)
+            if (together[i][part] == destination->role) {
+                parts = together[i];
+                source->part = part;
+            }
+    for (uint32_t part = 0; parts != NULL && part < MATMUL_PARTS_MAX; part++)
+        if (parts[part] != MODEL_TENSOR_COUNT)
+            source->part_rows[part] =
+                (uint32_t)model_file_find(file, parts[part], destination->layer)->extent[1];
+}
+
 static enum status load_matrix(struct loader *loader, const struct model_file_tensor *tensor,
                                const struct destination *destination, struct text *why)
 {
@@ -143,6 +169,7 @@ static enum status load_matrix(struct loader *loader, const struct model_file_te
         .bytes = tensor->content,
     };
     CHECK(source.rows * weight_row_bytes(source.type, source.columns) == tensor->bytes);
+    name_parts(loader->source->file, destination, &source);
     if (destination->interleaved_heads != 0) {
         uint32_t head_dim = loader->source->shape->head_dim;
         CHECK(destination->interleaved_heads * head_dim == source.rows);

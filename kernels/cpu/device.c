@@ -4,6 +4,7 @@
 #include "kernels/cpu/processors.h"
 
 #include <cpuid.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,6 +56,8 @@ static void cpu_close(struct backend *backend)
 {
     struct cpu_backend *cpu = cpu_backend_of(backend);
     pool_close(cpu->pool);
+    if (cpu->placement.kept)
+        (void)sched_setaffinity(0, sizeof cpu->callers, &cpu->callers);
     free(cpu);
 }
 
@@ -152,6 +155,41 @@ static const struct cpu_kernels *choose_kernels(uint32_t isa, struct text *why)
     return NULL;
 }
 
+/* Threads stay on their cores, if they are to be pinned, or on their nodes, where there are
+ * several. The caller's never stays on a core: threads that it starts later inherit its processors.
+ */
+static void keep_threads(struct cpu_backend *cpu, bool pin)
+{
+    const struct placement *placement = &cpu->placement;
+    for (uint32_t i = 0; i < placement->count && (pin || placement->kept); i++) {
+        uint32_t thread = placement_first_thread(placement, i);
+        for (; thread < placement->place[i].threads_end; thread++) {
+            cpu_set_t core;
+            CPU_ZERO(&core);
+            CPU_SET(placement->core_of[thread], &core);
+            if (thread > 0)
+                pool_keep(cpu->pool, thread, pin ? &core : &placement->place[i].processors);
+        }
+    }
+    if (placement->kept)
+        (void)sched_setaffinity(0, sizeof(cpu_set_t), &placement->place[0].processors);
+}
+
+/* The weights of each node's threads lie on that node. */
+static void place_threads(struct cpu_backend *cpu, const struct processors *processors,
+                          const struct backend_options *options, uint32_t threads)
+{
+    struct placement *placement = &cpu->placement;
+    int processor = sched_getcpu();
+    placement_find(processors, threads, processor >= 0 ? (uint32_t)processor : 0, placement);
+    if (placement->kept && sched_getaffinity(0, sizeof cpu->callers, &cpu->callers) != 0)
+        placement->kept = false; /* it could not be given back */
+    for (uint32_t i = 0; i < placement->count; i++)
+        cpu->weights[i] =
+            (struct memory_runs){.on_node = placement->kept, .node = placement->place[i].node};
+    keep_threads(cpu, options->pin_threads != 0);
+}
+
 enum status cpu_open(const struct backend_options *options, struct backend **out_backend,
                      struct text *why)
 {
@@ -160,7 +198,7 @@ enum status cpu_open(const struct backend_options *options, struct backend **out
         return STATUS_UNSUPPORTED;
     struct processors processors;
     processors_find(&processors);
-    uint32_t threads = options->threads != 0 ? options->threads : processors.count;
+    uint32_t threads = options->threads != 0 ? options->threads : processors.paid;
     threads = threads < POOL_THREADS_MAX ? threads : POOL_THREADS_MAX;
     struct cpu_backend *cpu = calloc(1, sizeof *cpu);
     if (cpu == NULL) {
@@ -173,8 +211,7 @@ enum status cpu_open(const struct backend_options *options, struct backend **out
         free(cpu);
         return status;
     }
-    if (options->pin_threads)
-        pool_pin(cpu->pool, processors.first_of, processors.count);
+    place_threads(cpu, &processors, options, threads);
     cpu->kernels = kernels;
     cpu->base = (struct backend){
         .operations = &cpu_operations,

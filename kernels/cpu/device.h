@@ -5,13 +5,16 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/memory.h"
+#include "kernels/cpu/placement.h"
 #include "kernels/cpu/pool.h"
 
 struct cpu_backend {
     struct backend base; /* first: a struct backend * is one of these */
     const struct cpu_kernels *kernels;
-    struct pool *pool;          /* owned */
-    struct memory_run *weights; /* owned; where the panels of all matrices lie */
+    struct pool *pool; /* owned */
+    struct placement placement;
+    struct memory_runs weights[MEMORY_NODES_MAX]; /* owned [place] where its panels lie */
+    cpu_set_t callers; /* processors of the caller's thread before it was kept on its node */
 };
 
 static inline struct cpu_backend *cpu_backend_of(struct backend *backend)
@@ -27,6 +30,11 @@ MUST_USE enum status cpu_open(const struct backend_options *options, struct back
 MUST_USE enum status cpu_matrix_load(struct backend *backend, const struct matrix_source *source,
                                      struct matrix **out_matrix);
 void cpu_matrix_free(struct backend *backend, struct matrix *matrix);
+
+/* Of a product of few rows, whose matrices have `units` units together (matrix.h), the first that
+ * falls to a thread; thread = all threads: the end. */
+uint32_t cpu_matmul_first_unit(const struct cpu_backend *cpu, uint32_t units, uint32_t thread);
+
 uint64_t cpu_prepared_bytes(struct backend *backend, uint32_t rows, uint32_t columns);
 uint64_t cpu_attention_scratch_bytes(struct backend *backend, uint32_t rows, uint32_t heads,
                                      uint32_t head_dim, uint32_t context);

@@ -19,7 +19,6 @@ enum {
     TILE_ROWS_MIN = 24,        /* fewer would read the weights too often */
     ROW_UNIT = 4,
     BEHIND_BYTES = 128 << 10, /* more than a thread reads between two products of a layer */
-    UNIT_PANELS = 2,          /* neighbouring panels of one part, for the kernels of pairs */
 };
 
 struct matmul_job {
@@ -146,11 +145,6 @@ static struct fetch_walk walk_of(const struct matmul_job *job, uint32_t item)
     return (struct fetch_walk){.piece = job->pieces + first,
                                .pieces = (uint32_t)(last - first),
                                .piece_bytes = job->piece_bytes};
-}
-
-static uint32_t unit_count(const struct matrix *matrix)
-{
-    return (panel_count(matrix) + UNIT_PANELS - 1) / UNIT_PANELS;
 }
 
 /* Where an item's panels are. Item = tile x unit of all parts; tiles outermost. */
@@ -292,7 +286,7 @@ static struct pool_range range_of(const struct matmul_job *job, const struct poo
     if (item == job->items)
         return (struct pool_range){0};
     const struct matrix *matrix = find_item(job, item, &panel)->matrix;
-    uint64_t bytes = (panel_count(matrix) - panel) * panel_bytes(matrix);
+    uint64_t bytes = (piece_at(matrix, panel)->end - panel) * panel_bytes(matrix);
     return (struct pool_range){panel_at(matrix, panel),
                                bytes < BEHIND_BYTES ? bytes : BEHIND_BYTES};
 }
@@ -314,6 +308,17 @@ static bool list_ranges(const struct cpu_backend *cpu, const struct matmul_args 
     for (uint32_t thread = 0; thread < pool_threads(cpu->pool); thread++)
         ranges[thread] = range_of(&job, cpu->pool, thread);
     return true;
+}
+
+/* Where a thread's part begins does not depend on what a unit costs: its shares are as many as each
+ * other's or, where units are few, one unit each. */
+uint32_t cpu_matmul_first_unit(const struct cpu_backend *cpu, uint32_t units, uint32_t thread)
+{
+    const struct matmul_args args = {.rows = 1, .columns = 1};
+    struct matmul_job job = {
+        .args = &args, .units = units, .tiles = 1, .tile_rows = 1, .items = units};
+    cut_shares(&job, pool_threads(cpu->pool));
+    return first_item(&job, pool_first_share(cpu->pool, job.shares, thread));
 }
 
 void cpu_matmul(struct backend *backend, const struct matmul_args *args)

@@ -159,7 +159,7 @@ static void pack_panels(const void *context, uint32_t begin, uint32_t end)
     uint32_t type = job->source->type, columns = job->source->columns;
     for (uint32_t panel = begin; panel < end; panel++) {
         struct panel_source rows = panel_source_at(job->source, panel);
-        uint8_t *output = job->matrix->panels + panel * panel_bytes(&job->matrix->base);
+        uint8_t *output = panel_at(&job->matrix->base, panel);
         if (type == WEIGHT_TYPE_F32)
             pack_words_panel(&rows, columns, (uint32_t *)output);
         else if (type == WEIGHT_TYPE_BF16)
@@ -171,27 +171,79 @@ static void pack_panels(const void *context, uint32_t begin, uint32_t end)
     }
 }
 
+static uint32_t unit_count_of_rows(uint32_t rows)
+{
+    const struct matrix matrix = {.rows = rows};
+    return unit_count(&matrix);
+}
+
+/* Units of a part before unit `unit` of the whole product, of which `before` are of other parts. */
+static uint32_t units_until(uint32_t unit, uint32_t before, uint32_t units)
+{
+    uint32_t own = unit > before ? unit - before : 0;
+    return own < units ? own : units;
+}
+
+/* Cuts the panels into pieces where the parts of the threads of two nodes meet in the product. */
+static void cut_pieces(const struct cpu_backend *cpu, const struct matrix_source *source,
+                       struct cpu_matrix *matrix)
+{
+    uint32_t units = unit_count(&matrix->base), before = 0, together = 0, first = 0;
+    CHECK(source->part < MATMUL_PARTS_MAX);
+    for (uint32_t i = 0; i < MATMUL_PARTS_MAX; i++) {
+        before += i < source->part ? unit_count_of_rows(source->part_rows[i]) : 0;
+        together += unit_count_of_rows(source->part_rows[i]);
+    }
+    together = together > 0 ? together : units;
+    CHECK(before + units <= together);
+    for (uint32_t place = 0; place < cpu->placement.count; place++) {
+        uint32_t thread = cpu->placement.place[place].threads_end;
+        uint32_t end = units_until(cpu_matmul_first_unit(cpu, together, thread), before, units);
+        end = end < units ? end * UNIT_PANELS : panel_count(&matrix->base);
+        if (end > first)
+            matrix->piece[matrix->pieces++] =
+                (struct panel_piece){.first = first, .end = end, .place = place};
+        first = end;
+    }
+    CHECK(first == panel_count(&matrix->base));
+}
+
+static enum status reserve_pieces(struct cpu_backend *cpu, struct cpu_matrix *matrix)
+{
+    for (uint32_t i = 0; i < matrix->pieces; i++) {
+        struct panel_piece *piece = &matrix->piece[i];
+        uint64_t bytes = (piece->end - piece->first) * panel_bytes(&matrix->base);
+        void *panels = NULL;
+        enum status status = memory_cut(&cpu->weights[piece->place], bytes, &panels);
+        if (status != STATUS_OK)
+            return status;
+        piece->panels = panels;
+    }
+    return STATUS_OK;
+}
+
 enum status cpu_matrix_load(struct backend *backend, const struct matrix_source *source,
                             struct matrix **out_matrix)
 {
+    struct cpu_backend *cpu = cpu_backend_of(backend);
     if (weight_row_bytes(source->type, source->columns) == 0 || source->rows == 0)
         return STATUS_UNSUPPORTED;
-    struct cpu_matrix *matrix = calloc(1, sizeof *matrix);
+    struct cpu_matrix *matrix =
+        calloc(1, sizeof *matrix + cpu->placement.count * sizeof matrix->piece[0]);
     if (matrix == NULL)
         return STATUS_OUT_OF_MEMORY;
     matrix->base.type = source->type;
     matrix->base.rows = source->rows;
     matrix->base.columns = source->columns;
     matrix->base.bytes = panel_count(&matrix->base) * panel_bytes(&matrix->base);
-    void *panels = NULL;
-    enum status status = memory_cut(&cpu_backend_of(backend)->weights, matrix->base.bytes, &panels);
+    cut_pieces(cpu, source, matrix);
+    enum status status = reserve_pieces(cpu, matrix);
     if (status != STATUS_OK) {
-        free(matrix);
+        cpu_matrix_free(backend, &matrix->base);
         return status;
     }
-    matrix->panels = panels;
     struct pack_job job = {source, matrix};
-    pool_run(cpu_backend_of(backend)->pool, pack_panels, &job, panel_count(&matrix->base), 1);
+    pool_run(cpu->pool, pack_panels, &job, panel_count(&matrix->base), 1);
     *out_matrix = &matrix->base;
     return STATUS_OK;
 }
@@ -201,7 +253,9 @@ void cpu_matrix_free(struct backend *backend, struct matrix *matrix)
     if (matrix == NULL)
         return;
     struct cpu_matrix *cpu_matrix = (struct cpu_matrix *)matrix;
-    memory_return(&cpu_backend_of(backend)->weights, cpu_matrix->panels);
+    for (uint32_t i = 0; i < cpu_matrix->pieces; i++)
+        memory_return(&cpu_backend_of(backend)->weights[cpu_matrix->piece[i].place],
+                      cpu_matrix->piece[i].panels);
     free(cpu_matrix);
 }
 

@@ -14,7 +14,10 @@
  * - 8 bit: word q[v][row] holds k = 4v..4v+3 in the bytes 0, 2, 1, 3, so that the low and the high
  *   bytes of its 16-bit halves are such pairs.
  *
- * Missing rows of the last panel are zero. */
+ * Missing rows of the last panel are zero.
+ *
+ * Panels lie one behind the other in pieces: one piece for each memory node whose threads multiply
+ * with some of them. */
 #ifndef TANDEM_KERNELS_CPU_MATRIX_H
 #define TANDEM_KERNELS_CPU_MATRIX_H
 
@@ -25,6 +28,7 @@
 
 enum {
     PANEL_ROWS = 16,
+    UNIT_PANELS = 2, /* neighbouring panels that a product hands out together; all of one piece */
     Q4_WORDS = 4,
     Q8_WORDS = 8,
     Q4_0_ZERO = 8, /* the four bits that stand for 0 */
@@ -49,9 +53,16 @@ static_assert(sizeof(struct panel_block_q4_0) == 16 * 18, "packing adds no byte"
 static_assert(sizeof(struct panel_block_q4_1) == 16 * 20, "packing adds no byte");
 static_assert(sizeof(struct panel_block_q8_0) == 16 * 34, "packing adds no byte");
 
+struct panel_piece {
+    uint8_t *panels;     /* of the backend's weights of `place`, aligned to cache lines */
+    uint32_t first, end; /* panels */
+    uint32_t place;
+};
+
 struct cpu_matrix {
     struct matrix base; /* first */
-    uint8_t *panels;    /* a piece of the backend's weights, aligned to cache lines */
+    uint32_t pieces;    /* at least 1 */
+    struct panel_piece piece[];
 };
 
 static inline const struct cpu_matrix *cpu_matrix_of(const struct matrix *matrix)
@@ -83,9 +94,23 @@ static inline uint64_t panel_bytes(const struct matrix *matrix)
     return weight_row_bytes(matrix->type, columns) * PANEL_ROWS;
 }
 
-static inline const uint8_t *panel_at(const struct matrix *matrix, uint32_t panel)
+static inline uint32_t unit_count(const struct matrix *matrix)
 {
-    return cpu_matrix_of(matrix)->panels + panel * panel_bytes(matrix);
+    return (panel_count(matrix) + UNIT_PANELS - 1) / UNIT_PANELS;
+}
+
+static inline const struct panel_piece *piece_at(const struct matrix *matrix, uint32_t panel)
+{
+    const struct panel_piece *piece = cpu_matrix_of(matrix)->piece;
+    while (panel >= piece->end)
+        piece++;
+    return piece;
+}
+
+static inline uint8_t *panel_at(const struct matrix *matrix, uint32_t panel)
+{
+    const struct panel_piece *piece = piece_at(matrix, panel);
+    return piece->panels + (panel - piece->first) * panel_bytes(matrix);
 }
 
 /* Row `row` as fp32, columns values. */

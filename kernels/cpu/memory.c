@@ -2,9 +2,12 @@
 
 #include "common/check.h"
 
+#include <limits.h>
+#include <linux/mempolicy.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { RUN_BYTES = 64 << 20, HUGE_PAGE_BYTES = 2 << 20, CACHE_LINE_BYTES = 64 };
@@ -43,8 +46,17 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
+/* Refused: the node has no memory, or a sandbox allows no memory policies. */
+static void prefer_node(void *memory, uint64_t bytes, uint32_t node)
+{
+    unsigned long nodes = 1ul << node;
+    CHECK(node < sizeof nodes * CHAR_BIT);
+    (void)syscall(SYS_mbind, memory, bytes, MPOL_PREFERRED, &nodes, sizeof nodes * CHAR_BIT + 1, 0);
+}
+
 /* Starts and ends at a huge page. Refused advice leaves small pages. */
-static enum status run_map(uint64_t bytes, struct memory_run **out_run)
+static enum status run_map(const struct memory_runs *runs, uint64_t bytes,
+                           struct memory_run **out_run)
 {
     struct memory_run *run = calloc(1, sizeof *run);
     if (run == NULL)
@@ -64,20 +76,22 @@ static enum status run_map(uint64_t bytes, struct memory_run **out_run)
     if (end > base + run->bytes)
         memory_unmap(run->base + run->bytes, end - base - run->bytes);
     (void)madvise(run->base, run->bytes, MADV_HUGEPAGE);
+    if (runs->on_node)
+        prefer_node(run->base, run->bytes, runs->node);
     *out_run = run;
     return STATUS_OK;
 }
 
-enum status memory_cut(struct memory_run **newest, uint64_t bytes, void **out_memory)
+enum status memory_cut(struct memory_runs *runs, uint64_t bytes, void **out_memory)
 {
-    struct memory_run *run = *newest;
+    struct memory_run *run = runs->newest;
     uint64_t piece = round_up(bytes, CACHE_LINE_BYTES);
     if (run == NULL || run->bytes - run->used < piece) {
-        enum status status = run_map(piece, &run);
+        enum status status = run_map(runs, piece, &run);
         if (status != STATUS_OK)
             return status;
-        run->previous = *newest;
-        *newest = run;
+        run->previous = runs->newest;
+        runs->newest = run;
     }
     *out_memory = run->base + run->used;
     run->used += piece;
@@ -85,11 +99,11 @@ enum status memory_cut(struct memory_run **newest, uint64_t bytes, void **out_me
     return STATUS_OK;
 }
 
-void memory_return(struct memory_run **newest, void *memory)
+void memory_return(struct memory_runs *runs, void *memory)
 {
     if (memory == NULL)
         return;
-    struct memory_run **link = newest;
+    struct memory_run **link = &runs->newest;
     while ((uint8_t *)memory < (*link)->base || (uint8_t *)memory >= (*link)->base + (*link)->bytes)
         link = &(*link)->previous;
     struct memory_run *run = *link;

@@ -4,6 +4,7 @@
 
 #include "common/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* STATUS_OUT_OF_MEMORY. `bytes` may exceed what the machine has as long as it is not all touched.
@@ -26,11 +27,19 @@ struct memory_run {
     uint32_t pieces; /* not yet given back */
 };
 
-/* A piece, aligned to cache lines, cut from *newest or from a run that is put in front of it.
+/* Runs for one purpose; zeroed: none yet, pages lie on the node of the thread that touches them
+ * first. */
+struct memory_runs {
+    struct memory_run *newest;
+    bool on_node;  /* pages lie on `node`, whoever touches them, as long as it has free ones */
+    uint32_t node; /* a system that refuses to be asked leaves them to the touch */
+};
+
+/* A piece, aligned to cache lines, cut from the newest run or from one that is put in front of it.
  * STATUS_OUT_OF_MEMORY. Not thread-safe. */
-MUST_USE enum status memory_cut(struct memory_run **newest, uint64_t bytes, void **out_memory);
+MUST_USE enum status memory_cut(struct memory_runs *runs, uint64_t bytes, void **out_memory);
 
 /* Gives a piece back; the run of the last piece is unmapped. Accepts NULL. */
-void memory_return(struct memory_run **newest, void *memory);
+void memory_return(struct memory_runs *runs, void *memory);
 
 #endif

@@ -437,15 +437,10 @@ uint32_t pool_threads(const struct pool *pool)
     return pool->threads;
 }
 
-void pool_pin(struct pool *pool, const uint32_t *processors, uint32_t count)
+void pool_keep(struct pool *pool, uint32_t thread, const cpu_set_t *processors)
 {
-    CHECK(count >= 1);
-    for (uint32_t i = 0; i < pool->started; i++) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET(processors[(i + 1) % count], &set);
-        (void)pthread_setaffinity_np(pool->others[i].handle, sizeof set, &set);
-    }
+    CHECK(thread > CALLER && thread < pool->threads);
+    (void)pthread_setaffinity_np(pool->others[thread - 1].handle, sizeof *processors, processors);
 }
 
 enum status pool_open(uint32_t threads, struct pool **out_pool)

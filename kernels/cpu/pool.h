@@ -11,6 +11,7 @@
 
 #include "common/status.h"
 
+#include <sched.h>
 #include <stdint.h>
 
 struct pool; /* opaque */
@@ -41,10 +42,9 @@ void pool_close(struct pool *pool);
 
 uint32_t pool_threads(const struct pool *pool);
 
-/* Keeps each thread but the caller's on one processor: thread i on processors[i mod count]. The
- * caller's is left alone, since threads that it starts later would inherit the mask. A processor
- * that the system refuses leaves its thread where it is. */
-void pool_pin(struct pool *pool, const uint32_t *processors, uint32_t count);
+/* Keeps a thread, not the caller's, on some processors. Where the system refuses them the thread
+ * stays where it is. */
+void pool_keep(struct pool *pool, uint32_t thread, const cpu_set_t *processors);
 
 /* Runs items 0..items-1 in shares of up to `grain` >= 1 items and returns when all are done. What
  * fits one share runs on the caller's thread. One caller at a time; not from inside a task.

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PROCESSORS_FOLDER "/sys/devices/system/cpu"
 #define QUOTA_FILE        "/sys/fs/cgroup/cpu.max"
@@ -53,6 +54,18 @@ static bool names_lower(const char *list, const cpu_set_t *allowed, uint32_t pro
     return false;
 }
 
+/* The folder of a processor holds a link to its node. */
+static uint32_t node_at(const char *folder, uint32_t processor)
+{
+    for (uint32_t node = 0; node < MEMORY_NODES_MAX; node++) {
+        char path[PATH_BYTES];
+        int length = snprintf(path, sizeof path, "%s/cpu%u/node%u", folder, processor, node);
+        if (length > 0 && (size_t)length < sizeof path && access(path, F_OK) == 0)
+            return node;
+    }
+    return 0;
+}
+
 void processors_cores(const char *folder, const cpu_set_t *allowed,
                       struct processors *out_processors)
 {
@@ -64,10 +77,18 @@ void processors_cores(const char *folder, const cpu_set_t *allowed,
         int length =
             snprintf(path, sizeof path, "%s/cpu%u/topology/thread_siblings_list", folder, i);
         bool described = length > 0 && (size_t)length < sizeof path && read_line(path, siblings);
-        if (!described || !names_lower(siblings, allowed, i))
+        uint32_t node = node_at(folder, i);
+        CPU_SET(i, &found.on_node[node]);
+        if (!described || !names_lower(siblings, allowed, i)) {
+            found.node_of[found.count] = node;
             found.first_of[found.count++] = i;
+        }
     }
-    found.count = found.count > 0 ? found.count : 1;
+    if (found.count == 0) {
+        CPU_SET(0, &found.on_node[0]);
+        found.count = 1;
+    }
+    found.paid = found.count;
     *out_processors = found;
 }
 
@@ -93,5 +114,5 @@ void processors_find(struct processors *out_processors)
     processors_cores(PROCESSORS_FOLDER, &allowed, out_processors);
     uint32_t quota = processors_quota(QUOTA_FILE);
     if (quota != 0 && quota < out_processors->count)
-        out_processors->count = quota;
+        out_processors->paid = quota;
 }

@@ -89,7 +89,8 @@ static struct matrix *random_matrix(struct bench *bench, uint32_t type, uint32_t
             memcpy(source + i, source, bytes - i < 4096 ? bytes - i : 4096);
     }
     struct matrix *matrix = NULL;
-    struct matrix_source description = {type, rows, columns, source, NULL};
+    struct matrix_source description = {
+        .type = type, .rows = rows, .columns = columns, .bytes = source};
     CHECK(bench->ops->matrix_load(bench->backend, &description, &matrix) == STATUS_OK);
     free(source);
     return matrix;

@@ -27,7 +27,8 @@ static struct matrix *make_matrix(struct backend *backend, uint32_t type, uint32
     CHECK(bytes != NULL);
     for (uint64_t i = 0; i < rows * row_bytes; i++)
         bytes[i] = (uint8_t)(random_next(&random) & 0xb7); /* halves and floats stay finite */
-    struct matrix_source source = {type, rows, COLUMNS, bytes, row_order};
+    struct matrix_source source = {
+        .type = type, .rows = rows, .columns = COLUMNS, .bytes = bytes, .row_order = row_order};
     struct matrix *matrix = NULL;
     CHECK(backend->operations->matrix_load(backend, &source, &matrix) == STATUS_OK);
     free(bytes);
@@ -327,8 +328,10 @@ static void bf16_products_are_flushed_chains(void **state)
             struct backend *backend = subject_open(&subjects[s]);
             if (backend == NULL)
                 continue;
-            struct matrix_source source = {WEIGHT_TYPE_BF16, OUTPUTS, COLUMNS, chain->weights,
-                                           NULL};
+            struct matrix_source source = {.type = WEIGHT_TYPE_BF16,
+                                           .rows = OUTPUTS,
+                                           .columns = COLUMNS,
+                                           .bytes = chain->weights};
             struct matrix *matrix = NULL;
             CHECK(backend->operations->matrix_load(backend, &source, &matrix) == STATUS_OK);
             for (uint32_t row = 0; row < 13; row++)
@@ -359,7 +362,8 @@ static void an_odd_row_ends_with_itself(void **state)
         struct backend *backend = subject_open(&subjects[s]);
         if (backend == NULL)
             continue;
-        struct matrix_source source = {WEIGHT_TYPE_BF16, 2, 33, weights, NULL};
+        struct matrix_source source = {
+            .type = WEIGHT_TYPE_BF16, .rows = 2, .columns = 33, .bytes = weights};
         struct matrix *matrix = NULL;
         CHECK(backend->operations->matrix_load(backend, &source, &matrix) == STATUS_OK);
         multiply(backend, &matrix, 1, input, 3, &outputs);
@@ -403,7 +407,8 @@ static void unknown_types_and_broken_blocks_are_refused(void **state)
         if (backend == NULL)
             continue;
         for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-            struct matrix_source source = {wrong[i][0], 4, wrong[i][1], bytes, NULL};
+            struct matrix_source source = {
+                .type = wrong[i][0], .rows = 4, .columns = wrong[i][1], .bytes = bytes};
             struct matrix *matrix = NULL;
             assert_int_equal(backend->operations->matrix_load(backend, &source, &matrix),
                              STATUS_UNSUPPORTED);

@@ -106,7 +106,11 @@ static struct matrix *load_matrix(struct backend *backend, const struct kernel_c
                                   const uint32_t *row_order)
 {
     uint8_t *bytes = random_weights(test->type, test->outputs, test->columns);
-    struct matrix_source source = {test->type, test->outputs, test->columns, bytes, row_order};
+    struct matrix_source source = {.type = test->type,
+                                   .rows = test->outputs,
+                                   .columns = test->columns,
+                                   .bytes = bytes,
+                                   .row_order = row_order};
     struct matrix *matrix = NULL;
     CHECK(backend->operations->matrix_load(backend, &source, &matrix) == STATUS_OK);
     free(bytes);

@@ -1,5 +1,7 @@
 #include "worker/weights.h"
 
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/matrix.h"
 #include "support/directory_builder.h"
 
 #include <stdarg.h>
@@ -166,6 +168,37 @@ static void s34_rows_of_q_and_k_move_and_no_others(void **state)
             assert_memory_equal(computed,
                                 file_row(&loaded, cases[i].role, cases[i].moved ? moved : row),
                                 matrix->columns * sizeof *computed);
+        }
+    }
+    close_loaded(&loaded);
+}
+
+/* Two threads of two nodes: the second one multiplies with all of K, V and up, the first one with
+ * all of Q and gate. */
+static void the_backend_knows_what_is_multiplied_together(void **state)
+{
+    (void)state;
+    struct loaded loaded;
+    struct backend_options options = {.kind = BACKEND_CPU, .cpu_isa = CPU_ISA_PLAIN, .threads = 2};
+    open_file(&loaded, &TINY_MODEL);
+    backend_close(loaded.backend);
+    assert_int_equal(backend_open(&options, &loaded.backend, NULL), STATUS_OK);
+    struct placement *placement = &cpu_backend_of(loaded.backend)->placement;
+    placement->count = 2;
+    placement->place[0].threads_end = 1;
+    placement->place[1].threads_end = 2;
+    assert_int_equal(load(&loaded, NULL, NULL), STATUS_OK);
+    for (uint32_t i = 0; i < loaded.weights.layers; i++) {
+        const struct step_layer *layer = &loaded.weights.layer[i];
+        const struct {
+            const struct matrix *matrix;
+            uint32_t pieces, place; /* of the first piece */
+        } cases[] = {{layer->q, 1, 0},    {layer->k, 1, 1},  {layer->v, 1, 1},
+                     {layer->gate, 1, 0}, {layer->up, 1, 1}, {layer->attention_output, 2, 0},
+                     {layer->down, 2, 0}};
+        for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+            assert_int_equal(cpu_matrix_of(cases[c].matrix)->pieces, cases[c].pieces);
+            assert_int_equal(cpu_matrix_of(cases[c].matrix)->piece[0].place, cases[c].place);
         }
     }
     close_loaded(&loaded);
@@ -407,6 +440,7 @@ int main(void)
         cmocka_unit_test(the_order_undoes_the_interleaving),
         cmocka_unit_test(the_order_is_a_permutation_for_all_shapes),
         cmocka_unit_test(s34_rows_of_q_and_k_move_and_no_others),
+        cmocka_unit_test(the_backend_knows_what_is_multiplied_together),
         cmocka_unit_test(norms_are_kept_in_fp32),
         cmocka_unit_test(a_tied_model_has_one_matrix_for_both),
         cmocka_unit_test(the_hash_is_of_the_tensor_bytes),

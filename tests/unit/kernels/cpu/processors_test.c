@@ -91,6 +91,49 @@ static void only_what_is_allowed_counts(void **state)
     check_cores(pairs, 0x00, "0 "); /* cannot be, and must not be zero threads */
 }
 
+/* nodes[i]: of processor i, a space where none is told. */
+static void check_nodes(const char *nodes, uint32_t allowed_bits, const char *expected)
+{
+    static const char *const pairs[PROCESSORS] = {"0-1\n", "0-1\n", "2-3\n", "2-3\n",
+                                                  "4-5\n", "4-5\n", "6-7\n", "6-7\n"};
+    struct processors found;
+    cpu_set_t allowed;
+    char path[PATH_BYTES], text[64] = "";
+    describe(pairs);
+    CPU_ZERO(&allowed);
+    for (uint32_t i = 0; i < PROCESSORS; i++) {
+        snprintf(path, sizeof path, "%s/cpu%u/node%c", folder, i, nodes[i]);
+        if (nodes[i] != ' ')
+            write_file(path, "");
+        if (allowed_bits >> i & 1)
+            CPU_SET(i, &allowed);
+    }
+    processors_cores(folder, &allowed, &found);
+    for (uint32_t core = 0; core < found.count; core++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%u", found.node_of[core]);
+    for (uint32_t node = 0; node < MEMORY_NODES_MAX; node++)
+        if (CPU_COUNT(&found.on_node[node]) > 0)
+            snprintf(text + strlen(text), sizeof text - strlen(text), " %u:%d", node,
+                     CPU_COUNT(&found.on_node[node]));
+    assert_string_equal(text, expected);
+    for (uint32_t i = 0; i < PROCESSORS; i++) {
+        snprintf(path, sizeof path, "%s/cpu%u/node%c", folder, i, nodes[i]);
+        unlink(path);
+    }
+}
+
+/* Of each core its node; of each node how many processors may be used, siblings too. */
+static void cores_have_nodes(void **state)
+{
+    (void)state;
+    check_nodes("00001111", 0xff, "0011 0:4 1:4");
+    check_nodes("00110011", 0xff, "0101 0:4 1:4");
+    check_nodes("00003333", 0xd2, "033 0:1 3:3");
+    check_nodes("22223333", 0xf0, "33 3:4");
+    check_nodes("        ", 0xff, "0000 0:8");
+    check_nodes("00001111", 0x00, "0 0:1");
+}
+
 static void check_quota(const char *text, uint32_t expected)
 {
     char path[PATH_BYTES];
@@ -120,6 +163,7 @@ static void this_machine_has_a_core(void **state)
     (void)state;
     processors_find(&found);
     assert_in_range(found.count, 1, POOL_THREADS_MAX);
+    assert_in_range(found.paid, 1, found.count);
     for (uint32_t i = 1; i < found.count; i++)
         assert_true(found.first_of[i] > found.first_of[i - 1]);
 }
@@ -150,9 +194,8 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_core_counts_once),
-        cmocka_unit_test(only_what_is_allowed_counts),
-        cmocka_unit_test(a_quota_is_rounded_up),
+        cmocka_unit_test(a_core_counts_once),      cmocka_unit_test(only_what_is_allowed_counts),
+        cmocka_unit_test(cores_have_nodes),        cmocka_unit_test(a_quota_is_rounded_up),
         cmocka_unit_test(this_machine_has_a_core),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
