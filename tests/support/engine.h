@@ -14,6 +14,8 @@ struct engine_options {
     struct tiny_model model;
     enum cpu_isa isa;
     uint32_t threads;
+    bool pin_threads;
+    bool unpoisoned; /* blocks keep what was in them, as in a release build */
     enum kv_type kv_type;
     uint32_t slots;
     uint32_t context;
@@ -88,7 +90,7 @@ static inline void engine_attach(struct engine *engine)
         .pool = &engine->pool,
         .segment = &engine->segment.reader,
         .hash_logits = true,
-        .poison_blocks = true,
+        .poison_blocks = !engine->options.unpoisoned,
     };
     engine_expect(engine, executor_open(&options, &engine->executor, reason_init(&engine->reason)),
                   "executor_open");
@@ -106,8 +108,10 @@ static inline struct engine *engine_open(const struct engine_options *options)
     CHECK(engine != NULL);
     engine->options = *options;
     struct text *why = reason_init(&engine->reason);
-    const struct backend_options backend_options = {
-        .kind = BACKEND_CPU, .cpu_isa = options->isa, .threads = options->threads};
+    const struct backend_options backend_options = {.kind = BACKEND_CPU,
+                                                    .cpu_isa = options->isa,
+                                                    .threads = options->threads,
+                                                    .pin_threads = options->pin_threads};
     size_t length;
     engine->file = tiny_model_file(&options->model, &length);
     engine_expect(engine, model_file_open_memory(engine->file, length, &engine->model_file, why),
