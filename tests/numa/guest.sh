@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # First process of the emulated machine (tests/numa/run.sh): runs numa_placement in all the ways that
 # the machine named by tandem_machine= asks for, and ends the machine.
 failed=0
@@ -26,6 +27,9 @@ confined() {
 placement=/bin/numa_placement
 
 even() {
+    for test in /bin/*_test; do
+        attempt "${test##*/}" "$test"
+    done
     for threads in 1 2 3 4; do
         attempt "$threads threads" $placement $threads free avx2
     done
@@ -83,6 +87,6 @@ mkdir -p /dev
 for node in /sys/devices/system/node/node[0-9]*; do
     echo "guest: ${node##*/} processors $(cat "$node/cpulist") $(grep -o 'MemTotal:.*' "$node/meminfo" | tr -s ' ')"
 done
-"$tandem_machine"
+${tandem_machine:?}
 echo "guest: end, $failed failed"
 reboot -f

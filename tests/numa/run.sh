@@ -12,6 +12,7 @@ cd "$(dirname "$0")/../.."
 
 build=${TANDEM_NUMA_BUILD:-build/release}
 program=$build/bin/numa_placement
+tests=(kernels_backend_test kernels_cpu_matrix_test kernels_cpu_memory_test kernels_cpu_processors_test)
 kernel=${TANDEM_NUMA_KERNEL:-$(find /boot -maxdepth 1 -name 'vmlinuz-*' 2> /dev/null | sort -V | tail -n 1)}
 seconds=${TANDEM_NUMA_SECONDS:-600}
 [ $# -gt 0 ] || set -- even alternate bare wide
@@ -28,20 +29,22 @@ command -v cpio > /dev/null || packages+=(cpio)
 [ -r "${kernel:-/nowhere}" ] || missing "no kernel: name one with TANDEM_NUMA_KERNEL; this gets one without installing it:
   apt-get download \$(apt-cache depends --important linux-image-cloud-amd64 | sed -n 's/.*Depends: //p') &&
   dpkg-deb -x linux-image-*.deb kernel"
-[ -x "$program" ] || missing "no $program: build with -DTANDEM_TESTS=ON"
+for name in "$program" "${tests[@]/#/$build/bin/}"; do
+    [ -x "$name" ] || missing "no $name: build with -DTANDEM_TESTS=ON"
+done
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/tandem-numa.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# The guest: busybox, the program and the libraries that it names, and guest.sh as its first process.
+# The guest: busybox, the programs and the libraries that they name, and guest.sh as its first process.
 make_guest() {
-    local root=$work/root library
+    local root=$work/root library programs=("$program" "${tests[@]/#/$build/bin/}")
     mkdir -p "$root"/{bin,proc,sys,tmp}
     cp /bin/busybox "$root/bin/busybox"
-    cp "$program" "$root/bin/"
+    cp "${programs[@]}" "$root/bin/"
     cp tests/numa/guest.sh "$root/init"
     chmod 755 "$root/init"
-    for library in $(ldd "$program" | grep -o '/[^ ]*'); do
+    for library in $(ldd "${programs[@]}" | grep -o '/lib[^ ]*' | sort -u); do
         mkdir -p "$root$(dirname "$library")"
         cp -L "$library" "$root$library"
     done

@@ -1,4 +1,5 @@
 #include "kernels/backend.h"
+#include "kernels/cpu/device.h"
 
 #include <sched.h>
 #include <setjmp.h>
@@ -66,7 +67,8 @@ static void threads_are_as_asked(void **state)
     backend_close(three);
 }
 
-/* Pinned threads compute; the caller's thread may go where it could go before. */
+/* Pinned threads compute; the caller's thread may go where it could go before, on a machine with
+ * several memory nodes at the latest when the backend is closed. */
 static void pinned_threads_leave_the_caller_alone(void **state)
 {
     struct backend_options options = {
@@ -84,8 +86,10 @@ static void pinned_threads_leave_the_caller_alone(void **state)
         backend->operations->add(backend, &(struct add_args){sums, ones, 4096, 1});
     assert_true(sums[0] == 100 && sums[4095] == 100);
     assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
-    assert_true(CPU_EQUAL(&before, &after));
+    assert_true(CPU_EQUAL(&before, &after) || cpu_backend_of(backend)->placement.kept);
     backend_close(backend);
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&before, &after));
 }
 
 /* The attach protocol compares this text: instruction set and threads must not show in it, the
