@@ -27,9 +27,9 @@ enum {
 
 enum { CALLER = 0 }; /* its index among the threads */
 
-/* Late twice, since a short theft of a processor may come at any time and need not come again. */
-static const struct pool_patience PATIENCE = {
-    .late_ns = 300 * NS_PER_US, .again_ns = 50 * NS_PER_MS, .rest_ns = 100 * NS_PER_MS};
+/* What a thread that moves finds in its caches no more is worth some tens of microseconds; a slice
+ * of the system's, which it may have to wait, some milliseconds. */
+static const uint64_t LATE_NS = 100 * NS_PER_US;
 
 struct job {
     pool_task task;
@@ -48,10 +48,10 @@ struct part {
     struct pool_range behind;                         /* likewise; to fetch while waiting */
 
     _Alignas(CACHE_LINE_BYTES) _Atomic bool works; /* may hold a share; written by the thread */
-    _Atomic bool rests;                            /* by the caller, as all below */
+    bool brought;                                  /* by the caller, as all below */
     clockid_t clock;                               /* of the time that the thread ran */
-    uint64_t ran_ns; /* when a wait for it began; UINT64_MAX: it did not work */
-    uint64_t late_ns, rest_until_ns;
+    uint64_t ran_ns;  /* when a wait for it began; UINT64_MAX: it did not work */
+    cpu_set_t places; /* of a brought thread: where it may run otherwise */
 };
 
 static_assert(offsetof(struct part, works) == CACHE_LINE_BYTES, "a job needs one line of a part");
@@ -70,14 +70,13 @@ struct pool {
     _Alignas(CACHE_LINE_BYTES) _Atomic uint32_t sleepers;
     _Alignas(CACHE_LINE_BYTES) _Atomic bool caller_sleeps; /* read by all, seldom written */
     _Atomic bool closing;
+    _Atomic int caller_processor; /* likewise; -1: no job yet */
     uint32_t threads;
     uint32_t started;
-    uint32_t resting;
-    struct pool_patience patience;
     struct thread *others; /* owned; threads - 1 */
 
     pthread_mutex_t mutex;
-    pthread_cond_t work, rested, finished;
+    pthread_cond_t work, finished;
     struct part parts[]; /* [thread] */
 };
 
@@ -212,28 +211,29 @@ static bool work_arrived(struct pool *pool, uint32_t self)
     return !part_is_empty(&pool->parts[self]) || atomic_load(&pool->closing);
 }
 
-static bool rests(struct pool *pool, uint32_t self)
-{
-    return atomic_load_explicit(&pool->parts[self].rests, memory_order_relaxed);
-}
-
 static void sleep_until_work(struct pool *pool, uint32_t self)
 {
     pthread_mutex_lock(&pool->mutex);
     atomic_fetch_add(&pool->sleepers, 1);
-    while (!work_arrived(pool, self) && !rests(pool, self))
+    while (!work_arrived(pool, self))
         pthread_cond_wait(&pool->work, &pool->mutex);
     atomic_fetch_sub(&pool->sleepers, 1);
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Not among the sleepers: jobs begin without a word to it. */
-static void rest(struct pool *pool, uint32_t self)
+/* On the caller's processor a thread is of no use: one of the two waits. So it goes to another one
+ * before it takes a share, even if it has to wait there behind a foreign process, and may come back
+ * when the system sees fit. It does not work yet, so the caller does not move it meanwhile. */
+static void leave_the_caller(const struct pool *pool)
 {
-    pthread_mutex_lock(&pool->mutex);
-    while (rests(pool, self) && !atomic_load(&pool->closing))
-        pthread_cond_wait(&pool->rested, &pool->mutex);
-    pthread_mutex_unlock(&pool->mutex);
+    int processor = atomic_load_explicit(&pool->caller_processor, memory_order_relaxed);
+    cpu_set_t places, others;
+    if (sched_getcpu() != processor || sched_getaffinity(0, sizeof places, &places) != 0)
+        return;
+    others = places;
+    CPU_CLR((size_t)processor, &others);
+    (void)sched_setaffinity(0, sizeof others, &others); /* refused where there is no other */
+    (void)sched_setaffinity(0, sizeof places, &places);
 }
 
 static void *thread_main(void *argument)
@@ -243,10 +243,7 @@ static void *thread_main(void *argument)
     uint32_t self = thread->index;
     float_environment_set();
     while (!atomic_load(&pool->closing)) {
-        if (rests(pool, self)) {
-            rest(pool, self);
-            continue;
-        }
+        leave_the_caller(pool);
         struct pool_range behind = work(pool, self);
         for (int turn = 0; turn < SPIN_TURNS && !work_arrived(pool, self); turn++)
             wait_a_turn(&behind);
@@ -272,31 +269,6 @@ static bool all_done(struct pool *pool, uint32_t shares)
     return atomic_load(&pool->done) == shares;
 }
 
-static void send_to_rest(struct pool *pool, struct part *part, uint64_t now_ns)
-{
-    pthread_mutex_lock(&pool->mutex);
-    atomic_store(&part->rests, true);
-    pthread_cond_broadcast(&pool->work); /* it may sleep as one that is to be woken */
-    pthread_mutex_unlock(&pool->mutex);
-    part->rest_until_ns = now_ns + pool->patience.rest_ns;
-    pool->resting++;
-}
-
-/* Looks for threads that held a share and did not run while the caller waited since `since_ns`. */
-static void judge_late(struct pool *pool, uint64_t since_ns)
-{
-    uint64_t now_ns = clock_now_ns(), waited_ns = now_ns - since_ns;
-    for (uint32_t i = 1; i < pool->threads && waited_ns >= pool->patience.late_ns; i++) {
-        struct part *part = &pool->parts[i];
-        if (part->ran_ns == UINT64_MAX || clock_ran_ns(part->clock) - part->ran_ns > waited_ns / 2)
-            continue;
-        bool again = part->late_ns != 0 && now_ns - part->late_ns < pool->patience.again_ns;
-        part->late_ns = now_ns;
-        if (again)
-            send_to_rest(pool, part, now_ns);
-    }
-}
-
 static void sleep_until_done(struct pool *pool, uint32_t shares)
 {
     pthread_mutex_lock(&pool->mutex);
@@ -307,6 +279,43 @@ static void sleep_until_done(struct pool *pool, uint32_t shares)
     pthread_mutex_unlock(&pool->mutex);
 }
 
+static void begin_watch(struct pool *pool)
+{
+    for (uint32_t i = 1; i < pool->threads; i++) {
+        struct part *part = &pool->parts[i];
+        part->ran_ns = atomic_load(&part->works) ? clock_ran_ns(part->clock) : UINT64_MAX;
+    }
+}
+
+/* Brings the threads that hold a share and did not run for most of `waited_ns` to the processor of
+ * the caller, which is about to sleep. */
+static void bring_late(struct pool *pool, uint64_t waited_ns)
+{
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET((size_t)sched_getcpu(), &here);
+    for (uint32_t i = 1; i < pool->threads; i++) {
+        struct part *part = &pool->parts[i];
+        pthread_t thread = pool->others[i - 1].handle;
+        if (part->ran_ns == UINT64_MAX || clock_ran_ns(part->clock) - part->ran_ns > waited_ns / 2)
+            continue;
+        part->brought = pthread_getaffinity_np(thread, sizeof part->places, &part->places) == 0 &&
+                        pthread_setaffinity_np(thread, sizeof here, &here) == 0;
+    }
+}
+
+static void release_brought(struct pool *pool)
+{
+    for (uint32_t i = 1; i < pool->threads; i++) {
+        struct part *part = &pool->parts[i];
+        if (!part->brought)
+            continue;
+        part->brought = false;
+        (void)pthread_setaffinity_np(pool->others[i - 1].handle, sizeof part->places,
+                                     &part->places);
+    }
+}
+
 static void wait_for_the_rest(struct pool *pool, uint32_t shares, struct pool_range behind)
 {
     for (int turn = 0; turn < SPIN_TURNS; turn++) {
@@ -314,30 +323,17 @@ static void wait_for_the_rest(struct pool *pool, uint32_t shares, struct pool_ra
             return;
         wait_a_turn(&behind);
     }
-    uint64_t since_ns = clock_now_ns();
-    for (uint32_t i = 1; i < pool->threads; i++) {
-        struct part *part = &pool->parts[i];
-        /* One that rests may not have come to know it yet. */
-        bool awaited = atomic_load(&part->works) && !rests(pool, i);
-        part->ran_ns = awaited ? clock_ran_ns(part->clock) : UINT64_MAX;
+    uint64_t since_ns = clock_now_ns(), waited_ns = 0;
+    begin_watch(pool);
+    while (waited_ns < LATE_NS) {
+        if (all_done(pool, shares))
+            return;
+        _mm_pause();
+        waited_ns = clock_now_ns() - since_ns;
     }
+    bring_late(pool, waited_ns);
     sleep_until_done(pool, shares);
-    judge_late(pool, since_ns);
-}
-
-static void end_rests(struct pool *pool)
-{
-    uint64_t now_ns = clock_now_ns();
-    pthread_mutex_lock(&pool->mutex);
-    for (uint32_t i = 1; i < pool->threads; i++) {
-        struct part *part = &pool->parts[i];
-        if (!atomic_load(&part->rests) || now_ns < part->rest_until_ns)
-            continue;
-        atomic_store(&part->rests, false);
-        pool->resting--;
-        pthread_cond_broadcast(&pool->rested);
-    }
-    pthread_mutex_unlock(&pool->mutex);
+    release_brought(pool);
 }
 
 static uint32_t share_of(uint32_t shares, uint32_t part, uint32_t parts)
@@ -350,23 +346,26 @@ uint32_t pool_first_share(const struct pool *pool, uint32_t shares, uint32_t thr
     return share_of(shares, thread, pool->threads);
 }
 
-/* An even part of the shares for each thread that does not rest, in their order, the caller's first
- * and never empty. */
+/* An even part of the shares for each thread, in their order. */
 static void deal(struct pool *pool, const struct job *job, const struct pool_range *ranges)
 {
-    uint32_t active = pool->threads - pool->resting, next = active;
+    uint32_t last = job->shares;
     atomic_store(&pool->done, 0);
     for (uint32_t i = pool->threads; i-- > 0;) {
         struct part *part = &pool->parts[i];
-        if (rests(pool, i))
-            continue; /* its part is empty */
-        uint32_t last = share_of(job->shares, next, active);
-        uint32_t first = share_of(job->shares, --next, active);
+        uint32_t first = pool_first_share(pool, job->shares, i);
         part->job = *job;
         part->behind = ranges != NULL ? ranges[i] : (struct pool_range){0};
         atomic_store_explicit(&part->left, left_of(first, last), memory_order_release);
+        last = first;
     }
-    CHECK(next == 0);
+}
+
+static void show_processor(struct pool *pool)
+{
+    int processor = sched_getcpu();
+    if (processor != atomic_load_explicit(&pool->caller_processor, memory_order_relaxed))
+        atomic_store_explicit(&pool->caller_processor, processor, memory_order_relaxed);
 }
 
 void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t items,
@@ -387,13 +386,7 @@ void pool_run_fetching(struct pool *pool, pool_task task, const void *context, u
     }
     uint32_t shares = items / grain + (items % grain != 0 ? 1u : 0u);
     const struct job job = {task, context, items, grain, shares};
-    if (pool->resting > 0)
-        end_rests(pool);
-    if (pool->threads - pool->resting == 1) {
-        for (uint32_t share = 0; share < shares; share++)
-            do_share(&job, share);
-        return;
-    }
+    show_processor(pool);
     deal(pool, &job, ranges);
     wake_sleepers(pool);
     struct pool_range behind = work(pool, CALLER);
@@ -427,11 +420,6 @@ static bool start_threads(struct pool *pool)
     return good;
 }
 
-void pool_set_patience(struct pool *pool, struct pool_patience patience)
-{
-    pool->patience = patience;
-}
-
 uint32_t pool_threads(const struct pool *pool)
 {
     return pool->threads;
@@ -440,6 +428,7 @@ uint32_t pool_threads(const struct pool *pool)
 void pool_keep(struct pool *pool, uint32_t thread, const cpu_set_t *processors)
 {
     CHECK(thread > CALLER && thread < pool->threads);
+    CHECK(atomic_load(&pool->caller_processor) == -1);
     (void)pthread_setaffinity_np(pool->others[thread - 1].handle, sizeof *processors, processors);
 }
 
@@ -452,10 +441,9 @@ enum status pool_open(uint32_t threads, struct pool **out_pool)
         return STATUS_OUT_OF_MEMORY;
     memset(pool, 0, bytes);
     pool->threads = threads;
-    pool->patience = PATIENCE;
+    atomic_store(&pool->caller_processor, -1);
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->work, NULL);
-    pthread_cond_init(&pool->rested, NULL);
     pthread_cond_init(&pool->finished, NULL);
     pool->others = calloc(threads, sizeof *pool->others);
     if (pool->others == NULL) {
@@ -478,12 +466,10 @@ void pool_close(struct pool *pool)
     atomic_store(&pool->closing, true);
     pthread_mutex_lock(&pool->mutex);
     pthread_cond_broadcast(&pool->work);
-    pthread_cond_broadcast(&pool->rested);
     pthread_mutex_unlock(&pool->mutex);
     for (uint32_t i = 0; i < pool->started; i++)
         pthread_join(pool->others[i].handle, NULL);
     pthread_cond_destroy(&pool->finished);
-    pthread_cond_destroy(&pool->rested);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->mutex);
     free(pool->others);

@@ -2,10 +2,11 @@
  * the caller included, first takes those of its own part of the range, from front to back:
  * operations that cut the same rows find what they made before in the thread's own caches. Whoever
  * is free then takes from the back of the others' parts, so a thread that the system keeps off its
- * processor delays at most the share it holds; one that is kept so twice within 50 ms rests for 100
- * ms, and the others do its part. Idle threads spin for some tens of microseconds (the
- * gap between two operations of a step) and then sleep: an idle pool costs nothing. Which thread
- * does which share never changes a result: shares write disjoint memory. */
+ * processor delays at most the share it holds. When the caller has waited for that for 100 us it
+ * gives the thread its own processor and sleeps; before its next share the thread leaves the
+ * processor of the caller again. Idle threads spin for some tens of microseconds (the gap between
+ * two operations of a step) and then sleep: an idle pool costs nothing. Which thread does which
+ * share never changes a result: shares write disjoint memory. */
 #ifndef TANDEM_KERNELS_CPU_POOL_H
 #define TANDEM_KERNELS_CPU_POOL_H
 
@@ -19,12 +20,6 @@ struct pool; /* opaque */
 struct pool_range {
     const uint8_t *memory;
     uint64_t bytes; /* 0: nothing */
-};
-
-/* A thread that held a share and did not run while the caller waited for it for `late_ns`, and then
- * again within `again_ns`, rests for `rest_ns`. */
-struct pool_patience {
-    uint64_t late_ns, again_ns, rest_ns;
 };
 
 enum { POOL_THREADS_MAX = 256 };
@@ -42,8 +37,9 @@ void pool_close(struct pool *pool);
 
 uint32_t pool_threads(const struct pool *pool);
 
-/* Keeps a thread, not the caller's, on some processors. Where the system refuses them the thread
- * stays where it is. */
+/* Keeps a thread, not the caller's, on some processors, except while the caller waits for it and it
+ * would not run there. Where the system refuses them the thread stays where it is. Before the first
+ * job. */
 void pool_keep(struct pool *pool, uint32_t thread, const cpu_set_t *processors);
 
 /* Runs items 0..items-1 in shares of up to `grain` >= 1 items and returns when all are done. What
@@ -51,9 +47,6 @@ void pool_keep(struct pool *pool, uint32_t thread, const cpu_set_t *processors);
  * `context` is borrowed. */
 void pool_run(struct pool *pool, pool_task task, const void *context, uint32_t items,
               uint32_t grain);
-
-/* Instead of 300 us, 50 ms, 100 ms; late_ns = UINT64_MAX: nobody rests. */
-void pool_set_patience(struct pool *pool, struct pool_patience patience);
 
 /* As pool_run(). A thread that has done its share and waits, for the others or for the next job,
  * fetches ranges[its index] into its second cache meanwhile: [pool_threads()], the caller's first.

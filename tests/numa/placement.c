@@ -531,9 +531,6 @@ int main(int argc, char **argv)
     if (mode == MODE_REFUSED)
         refuse_policies();
     struct engine *engine = open_engine(threads, mode == MODE_PIN, isa);
-    /* Nobody rests: the emulated processors do not all run at the same time. */
-    pool_set_patience(cpu_backend_of(engine->backend)->pool,
-                      (struct pool_patience){.late_ns = UINT64_MAX});
     printf("threads=%u %s %s bits=%016" PRIx64, engine->backend->threads, argv[2], argv[3],
            hash_of_answers(engine));
     if (machine.nodes < 2) {

@@ -3,6 +3,7 @@
 #include "common/clock.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -38,14 +39,6 @@ static struct pool *open_pool(uint32_t threads)
     struct pool *pool = NULL;
     assert_int_equal(pool_open(threads, &pool), STATUS_OK);
     assert_int_equal(pool_threads(pool), threads);
-    return pool;
-}
-
-/* For jobs that wait for another thread. */
-static struct pool *open_pool_without_rest(uint32_t threads)
-{
-    struct pool *pool = open_pool(threads);
-    pool_set_patience(pool, (struct pool_patience){.late_ns = UINT64_MAX});
     return pool;
 }
 
@@ -146,7 +139,7 @@ static void sleeping_threads_are_woken(void **state)
     static _Atomic uint32_t visits[1];
     struct timespec nap = {0, 20 * 1000 * 1000};
     (void)state;
-    struct pool *pool = open_pool_without_rest(3);
+    struct pool *pool = open_pool(3);
     for (int turn = 0; turn < 5; turn++) {
         struct tally tally = {visits, 2, 1, 0};
         visits[0] = 0;
@@ -213,7 +206,7 @@ static void note_thread(const void *context, uint32_t begin, uint32_t end)
 static void a_thread_begins_with_its_own_part(void **state)
 {
     (void)state;
-    struct pool *pool = open_pool_without_rest(2);
+    struct pool *pool = open_pool(2);
     uint32_t turns_of_strangers = 0;
     for (int turn = 0; turn < 100; turn++) {
         struct halves halves = {.caller = pthread_self()};
@@ -225,52 +218,188 @@ static void a_thread_begins_with_its_own_part(void **state)
     pool_close(pool);
 }
 
-/* Of two shares the other thread's sleeps, as one does that the system keeps from running; the
- * caller's waits until it has begun. */
+/* Where threads run. The pool asks and moves through the functions below (--wrap of the linker):
+ * while `told` is on, all threads hear the processor that is told. */
+int __real_sched_getcpu(void);
+int __real_sched_setaffinity(pid_t thread, size_t bytes, const cpu_set_t *places);
+int __real_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *places);
+int __wrap_sched_getcpu(void);
+int __wrap_sched_setaffinity(pid_t thread, size_t bytes, const cpu_set_t *places);
+int __wrap_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *places);
+
+static struct {
+    _Atomic bool on;
+    pthread_t caller;
+    _Atomic int callers, others;
+} told;
+
+static _Atomic uint32_t moves; /* of a thread by another one */
+static _Thread_local uint32_t own_moves;
+static _Thread_local cpu_set_t own_first; /* of them */
+
+int __wrap_sched_getcpu(void)
+{
+    if (!atomic_load(&told.on))
+        return __real_sched_getcpu();
+    return pthread_equal(pthread_self(), told.caller) != 0 ? told.callers : told.others;
+}
+
+int __wrap_sched_setaffinity(pid_t thread, size_t bytes, const cpu_set_t *places)
+{
+    if (own_moves++ == 0)
+        own_first = *places;
+    return __real_sched_setaffinity(thread, bytes, places);
+}
+
+int __wrap_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *places)
+{
+    atomic_fetch_add(&moves, 1);
+    return __real_pthread_setaffinity_np(thread, bytes, places);
+}
+
+/* Of two shares the other thread's sleeps, as one does that the system keeps from running, or
+ * computes, and then notes where it may run; the caller's waits until it has begun. */
 struct company {
     pthread_t caller;
-    uint64_t deadline_ns;
+    uint64_t nap_ns, compute_ns;
     _Atomic uint32_t others, items;
+    uint32_t own_moves;
+    cpu_set_t own_first, places;
 };
 
-static void sleep_elsewhere(const void *context, uint32_t begin, uint32_t end)
+static void note_places(const void *context, uint32_t begin, uint32_t end)
 {
     struct company *company = (struct company *)(uintptr_t)context;
-    const struct timespec nap = {0, 80 * 1000 * 1000}; /* longer than a loaded machine makes wait */
-    if (end - begin != 1) /* also where the caller is alone for a while */
-        atomic_fetch_add(&company->items, 100);
+    const struct timespec nap = {0, (long)company->nap_ns};
+    uint64_t deadline_ns = clock_now_ns() + 5 * NS_PER_S;
     atomic_fetch_add(&company->items, end - begin);
-    if (pthread_equal(pthread_self(), company->caller) == 0) {
-        atomic_fetch_add(&company->others, 1);
-        nanosleep(&nap, NULL);
+    if (pthread_equal(pthread_self(), company->caller) != 0) {
+        while (atomic_load(&company->others) == 0 && clock_now_ns() < deadline_ns)
+            _mm_pause();
+        return;
     }
-    while (atomic_load(&company->others) == 0 && clock_now_ns() < company->deadline_ns)
+    bool notes = atomic_fetch_add(&company->others, 1) == 0; /* the caller may be late itself */
+    if (notes) {
+        company->own_moves = own_moves;
+        company->own_first = own_first;
+    }
+    own_moves = 0;
+    if (company->nap_ns > 0)
+        nanosleep(&nap, NULL);
+    uint64_t until_ns = clock_now_ns() + company->compute_ns;
+    while (clock_now_ns() < until_ns)
         _mm_pause();
+    if (notes)
+        sched_getaffinity(0, sizeof company->places, &company->places);
 }
 
-static uint32_t run_in_company(struct pool *pool, uint64_t patience_ns)
+static struct company run_in_company(struct pool *pool, uint64_t nap_ns, uint64_t compute_ns)
 {
-    struct company company = {.caller = pthread_self(),
-                              .deadline_ns = clock_now_ns() + patience_ns};
-    pool_run(pool, sleep_elsewhere, &company, 2, 1);
+    struct company company = {.caller = pthread_self(), .nap_ns = nap_ns, .compute_ns = compute_ns};
+    pool_run(pool, note_places, &company, 2, 1);
     assert_int_equal(company.items, 2);
-    return company.others;
+    assert_int_not_equal(company.others, 0);
+    return company;
 }
 
-/* Late once is no reason yet; a pool may be closed while one rests. */
-static void a_thread_that_is_kept_from_running_rests_for_a_while(void **state)
+/* Where this process may run, the first such processor and the last; they may be one. */
+static cpu_set_t own_places(int *out_first, int *out_last)
 {
-    const struct pool_patience patience = {NS_PER_MS, 60 * NS_PER_S, 2000 * NS_PER_MS};
-    const struct timespec rest = {2, 100 * 1000 * 1000};
+    cpu_set_t places;
+    int first = -1, last = -1;
+    assert_int_equal(sched_getaffinity(0, sizeof places, &places), 0);
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        if (!CPU_ISSET((size_t)i, &places))
+            continue;
+        first = first == -1 ? i : first;
+        last = i;
+    }
+    *out_first = first;
+    *out_last = last;
+    return places;
+}
+
+static cpu_set_t only(int processor)
+{
+    cpu_set_t places;
+    CPU_ZERO(&places);
+    CPU_SET((size_t)processor, &places);
+    return places;
+}
+
+enum { TURNS = 20 }; /* other processes may spoil one, and a thread that is late the next one */
+
+static void a_thread_leaves_the_processor_of_the_caller(void **state)
+{
+    int first, last;
+    cpu_set_t places = own_places(&first, &last), others = places;
+    uint32_t left = 0, stayed = 0;
     (void)state;
+    CPU_CLR((size_t)first, &others);
+    told.caller = pthread_self();
+    told.callers = first;
+    told.others = first;
+    atomic_store(&told.on, true);
     struct pool *pool = open_pool(2);
-    pool_set_patience(pool, patience);
-    assert_int_equal(run_in_company(pool, 5 * NS_PER_S), 1);
-    assert_int_equal(run_in_company(pool, 5 * NS_PER_S), 1);
-    assert_int_equal(run_in_company(pool, 100 * NS_PER_MS), 0);
-    nanosleep(&rest, NULL);
-    assert_int_equal(run_in_company(pool, 5 * NS_PER_S), 1);
+    for (int turn = 0; turn < TURNS; turn++) {
+        struct company company = run_in_company(pool, 0, 0);
+        left += company.own_moves > 0 && CPU_EQUAL(&company.own_first, &others) &&
+                CPU_EQUAL(&company.places, &places);
+    }
+    told.others = first + 1;
+    for (int turn = 0; turn < TURNS; turn++)
+        stayed += run_in_company(pool, 0, 0).own_moves == 0;
+    atomic_store(&told.on, false);
     pool_close(pool);
+    assert_in_range(left, TURNS / 2, TURNS);
+    assert_in_range(stayed, TURNS / 2, TURNS);
+}
+
+/* Also one that has a processor of its own, to which it returns. */
+static void a_late_thread_gets_the_processor_of_the_caller(void **state)
+{
+    int first, last;
+    cpu_set_t places = own_places(&first, &last), callers = only(last);
+    (void)state;
+    for (int kept = 0; kept < 2; kept++) {
+        cpu_set_t otherwise = kept != 0 ? only(first) : places;
+        uint32_t back = 0;
+        struct pool *pool = open_pool(2);
+        if (kept != 0)
+            pool_keep(pool, 1, &otherwise);
+        assert_int_equal(sched_setaffinity(0, sizeof callers, &callers), 0);
+        struct company late = run_in_company(pool, 80 * NS_PER_MS, 0);
+        for (int turn = 0; turn < TURNS; turn++) {
+            struct company company = run_in_company(pool, 0, 0);
+            back += CPU_EQUAL(&company.places, &otherwise);
+        }
+        assert_int_equal(sched_setaffinity(0, sizeof places, &places), 0);
+        pool_close(pool);
+        assert_true(CPU_EQUAL(&late.places, &callers));
+        assert_in_range(back, TURNS / 2, TURNS);
+    }
+}
+
+/* Not a thread that computes, unless the caller itself keeps it from that on the only processor,
+ * nor the third one, which sleeps and has no share. */
+static void only_a_late_thread_is_moved(void **state)
+{
+    uint32_t of_computing = 0, of_sleeping = 0;
+    int first, last;
+    (void)own_places(&first, &last);
+    (void)state;
+    struct pool *pool = open_pool(3);
+    for (int turn = 0; turn < TURNS && (of_computing == 0 || of_sleeping == 0); turn++) {
+        atomic_store(&moves, 0);
+        run_in_company(pool, 5 * NS_PER_MS, 0);
+        of_sleeping += atomic_load(&moves) == 2; /* there and back */
+        atomic_store(&moves, 0);
+        run_in_company(pool, 0, 80 * NS_PER_MS);
+        of_computing += atomic_load(&moves) == 0;
+    }
+    pool_close(pool);
+    assert_true(of_computing != 0 || first == last);
+    assert_int_not_equal(of_sleeping, 0);
 }
 
 static uint64_t process_cpu_ns(void)
@@ -297,7 +426,7 @@ static void an_idle_pool_costs_nothing(void **state)
 }
 
 /* Runs one job after `spoil` in a child process; returns its exit code. */
-static int exit_code_after(void (*spoil)(void))
+static int exit_code_after(void (*spoil)(struct pool *pool))
 {
     pid_t child = fork();
     assert_true(child >= 0);
@@ -305,9 +434,9 @@ static int exit_code_after(void (*spoil)(void))
         static _Atomic uint32_t visits[4];
         struct tally tally = {visits, 4, 1, 0};
         struct pool *pool = NULL;
-        if (pool_open(1, &pool) != STATUS_OK)
+        if (pool_open(2, &pool) != STATUS_OK)
             _exit(1);
-        spoil();
+        spoil(pool);
         pool_run(pool, visit, &tally, 4, 1);
         _exit(0);
     }
@@ -316,17 +445,20 @@ static int exit_code_after(void (*spoil)(void))
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void set_nothing(void)
+static void set_nothing(struct pool *pool)
 {
+    (void)pool;
 }
 
-static void set_flush_to_zero(void)
+static void set_flush_to_zero(struct pool *pool)
 {
+    (void)pool;
     _mm_setcsr(_mm_getcsr() | 0x8000u);
 }
 
-static void set_rounding_up(void)
+static void set_rounding_up(struct pool *pool)
 {
+    (void)pool;
     _mm_setcsr(_mm_getcsr() | 0x4000u);
 }
 
@@ -340,6 +472,28 @@ static void a_foreign_float_environment_is_refused(void **state)
     assert_int_not_equal(exit_code_after(set_rounding_up), 0);
 }
 
+static void keep_on_first(struct pool *pool)
+{
+    cpu_set_t first = only(0);
+    pool_keep(pool, 1, &first);
+}
+
+static void keep_after_a_job(struct pool *pool)
+{
+    static _Atomic uint32_t visits[4];
+    struct tally tally = {visits, 4, 1, 0};
+    pool_run(pool, visit, &tally, 4, 1);
+    keep_on_first(pool);
+}
+
+/* Later a thread may be moving, and would put back the mask that it had before. */
+static void threads_are_kept_somewhere_before_the_first_job(void **state)
+{
+    (void)state;
+    assert_int_equal(exit_code_after(keep_on_first), 0);
+    assert_int_not_equal(exit_code_after(keep_after_a_job), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,9 +504,12 @@ int main(void)
         cmocka_unit_test(sleeping_threads_are_woken),
         cmocka_unit_test(a_slow_share_does_not_hold_the_others),
         cmocka_unit_test(a_thread_begins_with_its_own_part),
-        cmocka_unit_test(a_thread_that_is_kept_from_running_rests_for_a_while),
+        cmocka_unit_test(a_thread_leaves_the_processor_of_the_caller),
+        cmocka_unit_test(a_late_thread_gets_the_processor_of_the_caller),
+        cmocka_unit_test(only_a_late_thread_is_moved),
         cmocka_unit_test(an_idle_pool_costs_nothing),
         cmocka_unit_test(a_foreign_float_environment_is_refused),
+        cmocka_unit_test(threads_are_kept_somewhere_before_the_first_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
