@@ -20,6 +20,7 @@ enum cpu_isa {
     CPU_ISA_AVX2,
     CPU_ISA_AVX512,
     CPU_ISA_AVX512_BF16,
+    CPU_ISA_AMX,
 };
 
 /* A fault that a test plants in a device, at one step (1 is the first), all but the last ones once.

@@ -21,6 +21,7 @@ static const struct option_choice CPU_ISAS[] = {{"auto", CPU_ISA_AUTO},
                                                 {"avx2", CPU_ISA_AVX2},
                                                 {"avx512", CPU_ISA_AVX512},
                                                 {"avx512-bf16", CPU_ISA_AVX512_BF16},
+                                                {"amx", CPU_ISA_AMX},
                                                 {NULL, 0}};
 
 static const struct option_choice DEVICE_FAULTS[] = {{"none", BACKEND_FAULT_NONE},

@@ -7,6 +7,8 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static enum status cpu_memory_reserve(struct backend *backend, uint64_t bytes, void **out_memory)
 {
@@ -124,6 +126,17 @@ static bool has_quick_bf16(void)
     return has_avx512_bf16() && !__builtin_cpu_is("intel");
 }
 
+/* The system saves 8 KiB of tiles for a process that asks for it (Linux 5.16 and later). */
+static bool has_amx(void)
+{
+    enum { FEATURES = 7, TILES = 1 << 24, TILES_OF_BYTES = 1 << 25 };
+    enum { REQUEST_STATE = 0x1023, STATE_OF_TILES = 18 }; /* asm/prctl.h of such a system */
+    unsigned eax, ebx, ecx, edx;
+    return has_avx512() && __get_cpuid_count(FEATURES, 0, &eax, &ebx, &ecx, &edx) != 0 &&
+           (edx & TILES) != 0 && (edx & TILES_OF_BYTES) != 0 &&
+           syscall(SYS_arch_prctl, REQUEST_STATE, STATE_OF_TILES) == 0;
+}
+
 /* From the widest to the one that runs everywhere. */
 static const struct isa_level {
     uint32_t isa; /* enum cpu_isa */
@@ -132,6 +145,8 @@ static const struct isa_level {
     bool (*pays)(void); /* if it is not asked for by name */
     const char *missing;
 } isa_levels[] = {
+    {CPU_ISA_AMX, &cpu_kernels_amx, has_amx, has_amx,
+     "AMX with INT8, or the system does not save its tiles"},
     {CPU_ISA_AVX512_BF16, &cpu_kernels_avx512_bf16, has_avx512_bf16, has_quick_bf16,
      "AVX-512 with BW, DQ, VL, VNNI and BF16"},
     {CPU_ISA_AVX512, &cpu_kernels_avx512, has_avx512, has_avx512,

@@ -17,6 +17,16 @@ struct prepared_row {
     int32_t *zero_sum; /* [block] -Q4_0_ZERO * (sum of q): what the sums of Q4_0 begin with */
 };
 
+/* A block of 16 rows, as AMX takes them: q = 256 high + low. The 32 columns lie in groups of 8 in
+ * the order 0, 4, 1, 5, 2, 6, 3, 7: that of the bytes of a word of 4-bit weights (matrix.h). */
+enum { ROW_TILE = 16 };
+
+struct row_tile_block {
+    int8_t high[ROW_TILE][QUANTIZED_BLOCK_WEIGHTS];
+    uint8_t low[ROW_TILE][QUANTIZED_BLOCK_WEIGHTS];
+    float scale[ROW_TILE], scaled_sum[ROW_TILE];
+};
+
 struct fetch_walk;
 
 /* One panel of 16 weight rows, or two that follow each other, times a few activation rows. */
@@ -29,6 +39,7 @@ struct matmul_share {
     const uint32_t *pairs;   /* [row][columns / 2] where bf16_bytes is 2 */
     const uint8_t *prepared; /* records of prepared_row_at(), for quantized weights; all from the
                                 tile's first row on */
+    const struct row_tile_block *row_tiles; /* [row / 16][block], where the table reads them */
     float *output;           /* one panel: [row][16]; two: [row][output_stride], the second panel's
                                 16 columns behind the first's */
     uint64_t output_stride;  /* floats; 16 for one panel */
@@ -110,6 +121,10 @@ struct cpu_kernels {
     void (*rmsnorm_row)(const float *input, const float *weight, uint32_t columns, float epsilon,
                         float *output);
     void (*prepare_row)(const float *input, uint32_t columns, const struct prepared_row *output);
+    /* Row `place` of a row tile, tile[block]. */
+    void (*split_row)(const struct prepared_row *row, uint32_t columns, uint32_t place,
+                      struct row_tile_block *tile);
+    uint32_t row_tiles_from; /* products of so many rows and more read row tiles; 0: none do */
     /* Rounds a row to bf16, columns made even by a zero: floats, or, where bf16_bytes is 2, words
      * of two with the first one in the upper half. */
     void (*round_bf16_row)(const float *input, uint32_t columns, void *output);
@@ -141,5 +156,6 @@ extern const struct cpu_kernels cpu_kernels_plain;
 extern const struct cpu_kernels cpu_kernels_avx2;
 extern const struct cpu_kernels cpu_kernels_avx512;
 extern const struct cpu_kernels cpu_kernels_avx512_bf16;
+extern const struct cpu_kernels cpu_kernels_amx;
 
 #endif

@@ -6,7 +6,8 @@ enum { ROWS_WORTH = 32 };
 
 const struct cpu_kernels cpu_kernels_avx512 = {
     .name = "cpu-avx512",
-    AVX512_KERNELS(ROWS_WORTH),
+    AVX512_KERNELS,
+    AVX512_QUANTIZED(ROWS_WORTH),
     .round_bf16_row = round_bf16_row_avx2,
     .bf16_bytes = sizeof(float),
     .matmul[WEIGHT_TYPE_BF16] = AVX512_FLOAT_KERNELS(bf16),

@@ -16,9 +16,9 @@ enum {
     SHARE_PRODUCTS = 1 << 20,  /* some 10 us: a hundred times what taking a share costs */
     SHARES_PER_THREAD_MIN = 6, /* of small products, which would be too uneven otherwise */
     TILE_BYTES = 480 << 10,    /* of activations: half of an L2 cache */
-    TILE_ROWS_MIN = 24,        /* fewer would read the weights too often */
-    ROW_UNIT = 4,
-    BEHIND_BYTES = 128 << 10, /* more than a thread reads between two products of a layer */
+    TILE_ROWS_MIN = 32,        /* fewer would read the weights too often */
+    ROW_UNIT = 4,              /* or a row tile */
+    BEHIND_BYTES = 128 << 10,  /* more than a thread reads between two products of a layer */
 };
 
 struct matmul_job {
@@ -115,6 +115,9 @@ static void multiply_panels(const struct matmul_job *job, const struct matmul_pa
     };
     if (matrix->type == WEIGHT_TYPE_BF16)
         take_bf16_rows(job, first_row, &share);
+    if (has_row_tiles(job->kernels, args->columns, args->rows))
+        share.row_tiles =
+            row_tile_at(job->kernels, args->prepared, args->columns, args->rows, first_row);
     const struct matmul_kernels *kernels = &job->kernels->matmul[matrix->type];
     bool few = share.rows <= MATMUL_FEW_ROWS;
     matmul_panel multiply = few ? kernels->few : kernels->many;
@@ -195,6 +198,12 @@ static uint64_t activation_bytes(const struct matmul_job *job, uint32_t type)
     }
 }
 
+static uint32_t row_unit(const struct matmul_job *job)
+{
+    const struct matmul_args *args = job->args;
+    return has_row_tiles(job->kernels, args->columns, args->rows) ? ROW_TILE : ROW_UNIT;
+}
+
 /* Rows whose activations fit the L2 cache beside two pairs of panels. */
 static uint32_t tile_rows_max(const struct matmul_job *job)
 {
@@ -203,7 +212,7 @@ static uint32_t tile_rows_max(const struct matmul_job *job)
         uint64_t bytes = activation_bytes(job, job->args->parts[part].matrix->type);
         row_bytes = bytes > row_bytes ? bytes : row_bytes;
     }
-    uint64_t rows = TILE_BYTES / row_bytes / ROW_UNIT * ROW_UNIT;
+    uint64_t rows = TILE_BYTES / row_bytes / row_unit(job) * row_unit(job);
     rows = rows < MATMUL_TILE_ROWS ? rows : MATMUL_TILE_ROWS;
     return rows > TILE_ROWS_MIN ? (uint32_t)rows : TILE_ROWS_MIN;
 }
@@ -231,7 +240,7 @@ static void cut_tiles(struct matmul_job *job, uint32_t threads)
     if (rows / alike >= rows_worth(job))
         tiles = alike;
     uint32_t even = (rows + tiles - 1) / tiles;
-    job->tile_rows = (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
+    job->tile_rows = (even + row_unit(job) - 1) / row_unit(job) * row_unit(job);
     job->tiles = (rows + job->tile_rows - 1) / job->tile_rows;
 }
 

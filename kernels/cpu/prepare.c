@@ -75,12 +75,31 @@ void prepare_fetch(const struct cpu_kernels *kernels, const struct prepare_args 
                        bf16_bytes);
 }
 
+/* Rows that the last tile lacks are multiplied all the same: by nothing, since denormals that lay
+ * there would take their time. */
+static void put_into_tile(const struct cpu_kernels *kernels, const struct prepare_args *args,
+                          uint32_t row, const struct prepared_row *prepared)
+{
+    struct row_tile_block *tile =
+        row_tile_at(kernels, args->output, args->columns, args->rows, row);
+    uint32_t place = row % ROW_TILE, lacking = ROW_TILE - 1 - place;
+    kernels->split_row(prepared, args->columns, place, tile);
+    if (row + 1 < args->rows)
+        return;
+    for (uint32_t block = 0; block < args->columns / QUANTIZED_BLOCK_WEIGHTS; block++) {
+        memset(tile[block].scale + place + 1, 0, lacking * sizeof(float));
+        memset(tile[block].scaled_sum + place + 1, 0, lacking * sizeof(float));
+    }
+}
+
 void prepare_row(const struct cpu_kernels *kernels, const struct prepare_args *args, uint32_t row,
                  const float *input)
 {
     if ((args->forms & ACTIVATION_FORM_INTEGERS) != 0) {
         struct prepared_row output = prepared_row_at(args->output, args->columns, row);
         kernels->prepare_row(input, args->columns, &output);
+        if (has_row_tiles(kernels, args->columns, args->rows))
+            put_into_tile(kernels, args, row, &output);
     }
     if ((args->forms & ACTIVATION_FORM_BF16) != 0)
         kernels->round_bf16_row(input, args->columns,
@@ -111,8 +130,10 @@ static void prepare_rows(const void *context, uint32_t begin, uint32_t end)
 
 uint64_t cpu_prepared_bytes(struct backend *backend, uint32_t rows, uint32_t columns)
 {
-    return rows * (prepared_row_bytes(columns) +
-                   bf16_row_bytes(cpu_backend_of(backend)->kernels, columns));
+    const struct cpu_kernels *kernels = cpu_backend_of(backend)->kernels;
+    uint64_t tiles = has_row_tiles(kernels, columns, rows) ? (rows + ROW_TILE - 1) / ROW_TILE : 0;
+    return rows * prepared_row_bytes(columns) + bf16_rows_bytes(kernels, columns, rows) +
+           tiles * row_tile_bytes(columns);
 }
 
 void cpu_prepare(struct backend *backend, const struct prepare_args *args)

@@ -1,6 +1,6 @@
 /* Time, bytes and rates of the kernels on this machine, shapes of SmolLM2-135M.
  * Usage: kernels_bench [threads [ISA [matmul|attention|sample [TYPE]]]], ISA auto, plain, avx2,
- * avx512 or avx512-bf16, TYPE one of Q4_1, Q4_0, Q8_0, BF16 and F16.
+ * avx512, avx512-bf16 or amx, TYPE one of Q4_1, Q4_0, Q8_0, BF16 and F16.
  * Every call of a product takes another copy of the weights, COPIES_BYTES in all, so that one row
  * streams from memory as a decode step does. What the machine reads and multiplies at most is
  * measured before each shape; shares are of that, rates from the median of all calls, with the best

@@ -226,7 +226,8 @@ def main():
     comparing = commands.add_parser("compare")
     comparing.add_argument("directories", nargs="+")
     comparing.add_argument("--dump-logits", required=True)
-    comparing.add_argument("--backend", choices=["auto", "plain", "avx2", "avx512", "avx512-bf16", "cuda"], default="auto")
+    comparing.add_argument("--backend", choices=["auto", "plain", "avx2", "avx512", "avx512-bf16", "amx",
+                                                  "cuda"], default="auto")
     comparing.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     comparing.add_argument("--prompts", type=int, default=len(LENGTHS))
     comparing.add_argument("--longest", type=int, default=max(LENGTHS))

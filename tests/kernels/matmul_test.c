@@ -18,21 +18,27 @@ enum { COLUMNS = 608, ROWS_MAX = 300, OUTPUTS = 91 };
 
 static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 64, 127, 128, 129, 130, 300};
 
-static struct matrix *make_matrix(struct backend *backend, uint32_t type, uint32_t rows,
-                                  const uint32_t *row_order)
+static struct matrix *make_wide_matrix(struct backend *backend, uint32_t type, uint32_t rows,
+                                       uint32_t columns, const uint32_t *row_order)
 {
-    uint64_t row_bytes = weight_row_bytes(type, COLUMNS);
+    uint64_t row_bytes = weight_row_bytes(type, columns);
     uint8_t *bytes = malloc(rows * row_bytes);
     struct random random = {type + 100};
     CHECK(bytes != NULL);
     for (uint64_t i = 0; i < rows * row_bytes; i++)
         bytes[i] = (uint8_t)(random_next(&random) & 0xb7); /* halves and floats stay finite */
     struct matrix_source source = {
-        .type = type, .rows = rows, .columns = COLUMNS, .bytes = bytes, .row_order = row_order};
+        .type = type, .rows = rows, .columns = columns, .bytes = bytes, .row_order = row_order};
     struct matrix *matrix = NULL;
     CHECK(backend->operations->matrix_load(backend, &source, &matrix) == STATUS_OK);
     free(bytes);
     return matrix;
+}
+
+static struct matrix *make_matrix(struct backend *backend, uint32_t type, uint32_t rows,
+                                  const uint32_t *row_order)
+{
+    return make_wide_matrix(backend, type, rows, COLUMNS, row_order);
 }
 
 /* parts x input -> outputs in host memory, one buffer per part. */
@@ -113,6 +119,44 @@ static void rows_do_not_depend_on_their_number(void **state)
     free_buffers(&b);
 }
 
+static void check_width(struct backend *backend, const char *name, uint32_t type, uint32_t columns)
+{
+    enum { ROWS = 41, WIDE_OUTPUTS = 35 };
+    static const uint32_t counts[] = {5, 13, 16, 17, 24, 25, ROWS};
+    float *input = calloc(ROWS * columns, sizeof *input);
+    float alone[ROWS][WIDE_OUTPUTS], together[ROWS][WIDE_OUTPUTS], *output;
+    CHECK(input != NULL);
+    fill_values(input, ROWS * columns, columns);
+    struct matrix *matrix = make_wide_matrix(backend, type, WIDE_OUTPUTS, columns, NULL);
+    for (uint32_t row = 0; row < ROWS; row++) {
+        output = alone[row];
+        multiply(backend, &matrix, 1, input + (size_t)row * columns, 1, &output);
+    }
+    output = together[0];
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        multiply(backend, &matrix, 1, input, counts[i], &output);
+        assert_same_bits(name, together, alone, counts[i] * sizeof *alone);
+    }
+    backend->operations->matrix_free(backend, matrix);
+    free(input);
+}
+
+/* One block, as few as a pipeline has stages, and more than are unpacked at a time. */
+static void rows_of_any_width_do_not_depend_on_their_number(void **state)
+{
+    static const uint32_t widths[] = {32, 64, 96, 1568, 3104};
+    (void)state;
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        if (backend == NULL)
+            continue;
+        for (uint32_t type = WEIGHT_TYPE_F32; type < WEIGHT_TYPE_COUNT; type++)
+            for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+                check_width(backend, subjects[s].name, type, widths[i]);
+        backend_close(backend);
+    }
+}
+
 static void check_parts(struct backend *backend, const char *name, const uint32_t *types,
                         const struct buffers *b)
 {
@@ -185,6 +229,7 @@ static void a_strange_input_spoils_its_row_alone(void **state)
     /* The last two would become zero if they were rounded as numbers are. */
     const float strange[] = {NAN, INFINITY, -INFINITY, float_from_bits(0x7fffffff),
                              float_from_bits(0xffffffff)};
+    const uint32_t rows = 14; /* so many that every kernel takes its way of several */
     struct buffers b = make_buffers();
     (void)state;
     for (size_t s = 0; s < subject_count; s++) {
@@ -194,17 +239,17 @@ static void a_strange_input_spoils_its_row_alone(void **state)
         for (uint32_t type = WEIGHT_TYPE_F32; type < WEIGHT_TYPE_COUNT; type++) {
             struct matrix *matrix = make_matrix(backend, type, OUTPUTS, NULL);
             for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
-                multiply(backend, &matrix, 1, b.input, 6, &b.alone);
+                multiply(backend, &matrix, 1, b.input, rows, &b.alone);
                 float kept = b.input[2 * COLUMNS + 70];
                 b.input[2 * COLUMNS + 70] = strange[i];
-                multiply(backend, &matrix, 1, b.input, 6, &b.together);
+                multiply(backend, &matrix, 1, b.input, rows, &b.together);
                 b.input[2 * COLUMNS + 70] = kept;
                 for (uint32_t o = 0; o < OUTPUTS; o++) {
                     assert_true(!isfinite(b.together[2 * OUTPUTS + o]));
                     b.together[2 * OUTPUTS + o] = b.alone[2 * OUTPUTS + o];
                 }
                 assert_same_bits(subjects[s].name, b.together, b.alone,
-                                 sizeof(float) * 6 * OUTPUTS);
+                                 sizeof(float) * rows * OUTPUTS);
             }
             backend->operations->matrix_free(backend, matrix);
         }
@@ -422,6 +467,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_do_not_depend_on_their_number),
+        cmocka_unit_test(rows_of_any_width_do_not_depend_on_their_number),
         cmocka_unit_test(parts_equal_single_matmuls),
         cmocka_unit_test(row_order_permutes_the_output),
         cmocka_unit_test(a_strange_input_spoils_its_row_alone),

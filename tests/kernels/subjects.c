@@ -28,6 +28,9 @@ const struct subject subjects[] = {
     CPU_SUBJECT("avx512-bf16", CPU_ISA_AVX512_BF16, 1),
     CPU_SUBJECT("avx512-bf16", CPU_ISA_AVX512_BF16, 2),
     CPU_SUBJECT("avx512-bf16", CPU_ISA_AVX512_BF16, 3),
+    CPU_SUBJECT("amx", CPU_ISA_AMX, 1),
+    CPU_SUBJECT("amx", CPU_ISA_AMX, 2),
+    CPU_SUBJECT("amx", CPU_ISA_AMX, 3),
 };
 const size_t subject_count = sizeof subjects / sizeof *subjects;
 

@@ -17,7 +17,9 @@ FLAGS = ["-std=c11", "-fsyntax-only", "-D_GNU_SOURCE", '-DTANDEM_VERSION="lint"'
 AVX2_FLAGS = ["-mavx2", "-mfma", "-mf16c"]
 AVX512_FLAGS = AVX2_FLAGS + ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"]
 AVX512_BF16_FLAGS = AVX512_FLAGS + ["-mavx512bf16"]
-SET_FLAGS = {"_avx2.h": AVX2_FLAGS, "_avx512.h": AVX512_FLAGS, "_avx512_bf16.h": AVX512_BF16_FLAGS}
+AMX_FLAGS = AVX512_FLAGS + ["-mamx-tile", "-mamx-int8"]
+SET_FLAGS = {"_avx2.h": AVX2_FLAGS, "_avx512.h": AVX512_FLAGS, "_avx512_bf16.h": AVX512_BF16_FLAGS,
+             "_amx.h": AMX_FLAGS}
 
 
 def compile_alone(root, compiler, path):

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define ISA_NAMES_HELP "auto, plain, avx2, avx512 or avx512-bf16"
+#define ISA_NAMES_HELP "auto, plain, avx2, avx512, avx512-bf16 or amx"
 
 /* enum cpu_isa into out_isa; false for another name. */
 static inline bool isa_from_name(const char *name, uint32_t *out_isa)
@@ -21,7 +21,8 @@ static inline bool isa_from_name(const char *name, uint32_t *out_isa)
                  {"plain", CPU_ISA_PLAIN},
                  {"avx2", CPU_ISA_AVX2},
                  {"avx512", CPU_ISA_AVX512},
-                 {"avx512-bf16", CPU_ISA_AVX512_BF16}};
+                 {"avx512-bf16", CPU_ISA_AVX512_BF16},
+                 {"amx", CPU_ISA_AMX}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(names[i].name, name) == 0) {
             *out_isa = names[i].isa;

@@ -1,12 +1,19 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/device.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static struct backend *open_backend(uint32_t isa, uint32_t threads)
@@ -41,7 +48,8 @@ static void the_forced_instruction_set_is_taken(void **state)
     } levels[] = {{CPU_ISA_PLAIN, "cpu-plain"},
                   {CPU_ISA_AVX2, "cpu-avx2"},
                   {CPU_ISA_AVX512, "cpu-avx512"},
-                  {CPU_ISA_AVX512_BF16, "cpu-avx512-bf16"}};
+                  {CPU_ISA_AVX512_BF16, "cpu-avx512-bf16"},
+                  {CPU_ISA_AMX, "cpu-amx"}};
     const char *widest = NULL;
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
         struct backend *forced = open_backend(levels[i].isa, 1);
@@ -54,6 +62,38 @@ static void the_forced_instruction_set_is_taken(void **state)
     struct backend *automatic = open_backend(CPU_ISA_AUTO, 1);
     assert_string_equal(automatic->name, quickest(widest));
     backend_close(automatic);
+}
+
+/* As a system that does not save tiles: it refuses to be asked for them. */
+static void refuse_tiles(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_arch_prctl, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    assert_int_equal(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    assert_int_equal(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+/* In a process of its own: a filter stays. */
+static void tiles_that_nobody_saves_are_not_used(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        refuse_tiles();
+        struct backend *automatic = open_backend(CPU_ISA_AUTO, 1);
+        bool good = strcmp(automatic->name, "cpu-amx") != 0;
+        backend_close(automatic);
+        _exit(good && open_backend(CPU_ISA_AMX, 1) == NULL ? 0 : 1);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void threads_are_as_asked(void **state)
@@ -132,6 +172,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_forced_instruction_set_is_taken),
+        cmocka_unit_test(tiles_that_nobody_saves_are_not_used),
         cmocka_unit_test(threads_are_as_asked),
         cmocka_unit_test(pinned_threads_leave_the_caller_alone),
         cmocka_unit_test(arithmetic_names_version_and_pool),
