@@ -46,8 +46,9 @@ struct backend_options {
                          the same bits. */
     uint32_t threads; /* 0 = one per physical core that this process may use */
     /* Not 0: each thread but the caller's stays on a core of its own. On a machine with several
-     * memory nodes all threads, the caller's too, stay on processors of their node in any case;
-     * what the caller starts meanwhile inherits that, and closing takes it back. */
+     * memory nodes all threads, the caller's too, stay on processors of their node in any case,
+     * but for one that is late, which the caller gives its own processor for a while; what the
+     * caller starts meanwhile inherits that, and closing takes it back. */
     uint32_t pin_threads;
     struct backend_fault fault; /* of a device alone; the CPU has none */
 };
@@ -98,8 +99,8 @@ struct backend_operations {
     enum status (*matrix_join)(struct backend *backend, struct matrix *const *parts, uint32_t count,
                                enum matrix_join_order order, uint32_t head_dim) MUST_USE;
 
-    /* Sizes of memory that the caller provides. Attention: for steps of up to `rows` rows at up to
-     * `context` positions. */
+    /* Sizes of memory that the caller provides. Prepared rows: up to `rows` of up to `columns`
+     * columns. Attention: for steps of up to `rows` rows at up to `context` positions. */
     uint64_t (*prepared_bytes)(struct backend *backend, uint32_t rows, uint32_t columns);
     uint64_t (*attention_scratch_bytes)(struct backend *backend, uint32_t rows, uint32_t heads,
                                         uint32_t head_dim, uint32_t context);

@@ -131,6 +131,9 @@ static void prepare_rows(const void *context, uint32_t begin, uint32_t end)
 uint64_t cpu_prepared_bytes(struct backend *backend, uint32_t rows, uint32_t columns)
 {
     const struct cpu_kernels *kernels = cpu_backend_of(backend)->kernels;
+    /* Rows that fill no blocks need less than narrower ones that do. */
+    columns =
+        (columns + QUANTIZED_BLOCK_WEIGHTS - 1) / QUANTIZED_BLOCK_WEIGHTS * QUANTIZED_BLOCK_WEIGHTS;
     uint64_t tiles = has_row_tiles(kernels, columns, rows) ? (rows + ROW_TILE - 1) / ROW_TILE : 0;
     return rows * prepared_row_bytes(columns) + bf16_rows_bytes(kernels, columns, rows) +
            tiles * row_tile_bytes(columns);

@@ -1,5 +1,6 @@
 /* Where prepared rows lie: first the records of integers, one per row, so that a kernel needs one
- * pointer and one stride; behind all of them the rows of bf16; behind these the row tiles. */
+ * pointer and one stride; behind all of them the rows of bf16; behind these, whether there are any
+ * or not, the row tiles. */
 #ifndef TANDEM_KERNELS_CPU_PREPARED_H
 #define TANDEM_KERNELS_CPU_PREPARED_H
 

@@ -514,10 +514,33 @@ static void every_case_is_right_on_every_backend(void **state)
                  (unsigned long long)most, (unsigned long long)bf16);
 }
 
+/* A buffer serves all inputs of a step: what suffices for the widest one suffices for each. */
+static void prepared_rows_fit_where_wider_ones_do(void **state)
+{
+    static const uint32_t row_counts[] = {1, 13, 40};
+    (void)state;
+    for (size_t s = 0; s < subject_count; s++) {
+        struct backend *backend = subject_open(&subjects[s]);
+        if (backend == NULL)
+            continue;
+        for (size_t i = 0; i < sizeof row_counts / sizeof *row_counts; i++) {
+            uint64_t narrower = 0;
+            for (uint32_t columns = 1; columns <= 200; columns++) {
+                uint64_t bytes =
+                    backend->operations->prepared_bytes(backend, row_counts[i], columns);
+                assert_true(bytes >= narrower);
+                narrower = bytes;
+            }
+        }
+        backend_close(backend);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_case_is_right_on_every_backend),
+        cmocka_unit_test(prepared_rows_fit_where_wider_ones_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
