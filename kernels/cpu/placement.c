@@ -17,7 +17,7 @@ static uint32_t cores_on(const struct processors *processors, uint32_t node, uin
 static void add_place(const struct processors *processors, uint32_t node, uint32_t threads,
                       uint32_t cores_end, struct placement *placement)
 {
-    uint32_t cores[POOL_THREADS_MAX], count = cores_on(processors, node, cores);
+    uint32_t cores[CORES_MAX], count = cores_on(processors, node, cores);
     uint32_t first = placement_first_thread(placement, placement->count);
     uint64_t share = (uint64_t)threads * cores_end;
     uint32_t end = (uint32_t)((share + processors->count - 1) / processors->count);
@@ -39,7 +39,7 @@ void placement_find(const struct processors *processors, uint32_t threads, uint3
             first_node = node;
     *out_placement = (struct placement){.count = 0};
     for (uint32_t i = 0; i < MEMORY_NODES_MAX; i++) {
-        uint32_t node = (first_node + i) % MEMORY_NODES_MAX, cores[POOL_THREADS_MAX];
+        uint32_t node = (first_node + i) % MEMORY_NODES_MAX, cores[CORES_MAX];
         uint32_t count = cores_on(processors, node, cores);
         if (count == 0)
             continue;

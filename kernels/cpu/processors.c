@@ -70,7 +70,7 @@ void processors_cores(const char *folder, const cpu_set_t *allowed,
                       struct processors *out_processors)
 {
     struct processors found = {0};
-    for (uint32_t i = 0; i < CPU_SETSIZE && found.count < POOL_THREADS_MAX; i++) {
+    for (uint32_t i = 0; i < CPU_SETSIZE; i++) {
         char path[PATH_BYTES], siblings[LINE_BYTES];
         if (!CPU_ISSET(i, allowed))
             continue;

@@ -9,13 +9,14 @@
 #include <sched.h>
 #include <stdint.h>
 
-enum { MEMORY_NODES_MAX = 64 }; /* and their numbers below that; x86 has no more */
+enum { CORES_MAX = CPU_SETSIZE }; /* more than threads */
+enum { MEMORY_NODES_MAX = 64 };   /* processors of further ones count as of node 0 */
 
 struct processors {
-    uint32_t count;                      /* of cores, 1 to POOL_THREADS_MAX */
+    uint32_t count;                      /* of cores, 1 to CORES_MAX */
     uint32_t paid;                       /* of them, 1 to count: what the quota pays for */
-    uint32_t first_of[POOL_THREADS_MAX]; /* [core] its first processor that is allowed, ascending */
-    uint32_t node_of[POOL_THREADS_MAX];  /* [core] number of its memory node */
+    uint32_t first_of[CORES_MAX];        /* [core] its first processor that is allowed, ascending */
+    uint32_t node_of[CORES_MAX];         /* [core] number of its memory node */
     cpu_set_t on_node[MEMORY_NODES_MAX]; /* [node] its processors that are allowed */
 };
 

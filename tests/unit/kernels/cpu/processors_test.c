@@ -91,6 +91,21 @@ static void only_what_is_allowed_counts(void **state)
     check_cores(pairs, 0x00, "0 "); /* cannot be, and must not be zero threads */
 }
 
+/* More than there can be threads: the nodes share in all of them. */
+static void all_cores_are_told(void **state)
+{
+    enum { MANY = 300 };
+    static struct processors found;
+    cpu_set_t allowed;
+    (void)state;
+    CPU_ZERO(&allowed);
+    for (size_t i = 0; i < MANY; i++)
+        CPU_SET(i, &allowed);
+    processors_cores("/nowhere", &allowed, &found);
+    assert_int_equal(found.count, MANY);
+    assert_int_equal(CPU_COUNT(&found.on_node[0]), MANY);
+}
+
 /* nodes[i]: of processor i, a space where none is told. */
 static void check_nodes(const char *nodes, uint32_t allowed_bits, const char *expected)
 {
@@ -162,7 +177,7 @@ static void this_machine_has_a_core(void **state)
     struct processors found;
     (void)state;
     processors_find(&found);
-    assert_in_range(found.count, 1, POOL_THREADS_MAX);
+    assert_in_range(found.count, 1, CORES_MAX);
     assert_in_range(found.paid, 1, found.count);
     for (uint32_t i = 1; i < found.count; i++)
         assert_true(found.first_of[i] > found.first_of[i - 1]);
@@ -194,9 +209,9 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_core_counts_once),      cmocka_unit_test(only_what_is_allowed_counts),
-        cmocka_unit_test(cores_have_nodes),        cmocka_unit_test(a_quota_is_rounded_up),
-        cmocka_unit_test(this_machine_has_a_core),
+        cmocka_unit_test(a_core_counts_once),    cmocka_unit_test(only_what_is_allowed_counts),
+        cmocka_unit_test(all_cores_are_told),    cmocka_unit_test(cores_have_nodes),
+        cmocka_unit_test(a_quota_is_rounded_up), cmocka_unit_test(this_machine_has_a_core),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
