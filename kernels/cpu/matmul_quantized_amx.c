@@ -227,7 +227,7 @@ ALWAYS_INLINE void start_chains(const struct tiles *tiles, const struct place *p
     float *output = tiles->output + place->row * tiles->output_stride + place->panel * PANEL_ROWS;
 #pragma GCC unroll 16
     for (uint32_t r = 0; r < form.rows; r++) {
-        chains[r] = tiles->before == NULL
+        chains[r] = tiles->before == NULL || place->row + r >= tiles->row_count
                         ? _mm512_setzero_ps()
                         : _mm512_load_ps(tiles->before + (first + r * tiles->panels) * PANEL_ROWS);
         PIN(chains[r]);

@@ -46,7 +46,7 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
-/* Refused: the node has no memory, or a sandbox allows no memory policies. */
+/* Refused: the node has no memory, a cpuset forbids it, or a sandbox allows no memory policies. */
 static void prefer_node(void *memory, uint64_t bytes, uint32_t node)
 {
     unsigned long nodes = 1ul << node;

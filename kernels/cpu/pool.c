@@ -297,7 +297,8 @@ static void bring_late(struct pool *pool, uint64_t waited_ns)
     for (uint32_t i = 1; i < pool->threads; i++) {
         struct part *part = &pool->parts[i];
         pthread_t thread = pool->others[i - 1].handle;
-        if (part->ran_ns == UINT64_MAX || clock_ran_ns(part->clock) - part->ran_ns > waited_ns / 2)
+        bool awaited = part->ran_ns != UINT64_MAX && atomic_load(&part->works);
+        if (!awaited || clock_ran_ns(part->clock) - part->ran_ns > waited_ns / 2)
             continue;
         part->brought = pthread_getaffinity_np(thread, sizeof part->places, &part->places) == 0 &&
                         pthread_setaffinity_np(thread, sizeof here, &here) == 0;
@@ -412,9 +413,9 @@ static bool start_threads(struct pool *pool)
         thread->pool = pool;
         thread->index = pool->started + 1;
         good = pthread_create(&thread->handle, NULL, thread_main, thread) == 0;
+        pool->started += good ? 1 : 0;
         good =
             good && pthread_getcpuclockid(thread->handle, &pool->parts[thread->index].clock) == 0;
-        pool->started += good ? 1 : 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return good;

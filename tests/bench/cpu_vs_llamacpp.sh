@@ -53,7 +53,7 @@ build() {
 }
 
 [ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 64; }
-[ -x "$place/build/bin/llama-perplexity" ] && [ "$1" != build ] || build
+[ -x "$place/build/bin/llama-perplexity" ] && [ -x "$place/launcher" ] && [ "$1" != build ] || build
 [ "$1" != build ] || exit 0
 model=$1
 shift
