@@ -16,7 +16,7 @@ enum {
     SHARE_PRODUCTS = 1 << 20,  /* some 10 us: a hundred times what taking a share costs */
     SHARES_PER_THREAD_MIN = 6, /* of small products, which would be too uneven otherwise */
     TILE_BYTES = 480 << 10,    /* of activations: half of an L2 cache */
-    TILE_ROWS_MIN = 32,        /* fewer would read the weights too often */
+    TILE_ROWS_MIN = 24,        /* fewer would read the weights too often */
     ROW_UNIT = 4,              /* or a row tile */
     BEHIND_BYTES = 128 << 10,  /* more than a thread reads between two products of a layer */
 };
@@ -207,14 +207,15 @@ static uint32_t row_unit(const struct matmul_job *job)
 /* Rows whose activations fit the L2 cache beside two pairs of panels. */
 static uint32_t tile_rows_max(const struct matmul_job *job)
 {
-    uint64_t row_bytes = 1;
+    uint64_t row_bytes = 1, unit = row_unit(job);
     for (uint32_t part = 0; part < job->args->part_count; part++) {
         uint64_t bytes = activation_bytes(job, job->args->parts[part].matrix->type);
         row_bytes = bytes > row_bytes ? bytes : row_bytes;
     }
-    uint64_t rows = TILE_BYTES / row_bytes / row_unit(job) * row_unit(job);
+    uint64_t rows = TILE_BYTES / row_bytes / unit * unit;
     rows = rows < MATMUL_TILE_ROWS ? rows : MATMUL_TILE_ROWS;
-    return rows > TILE_ROWS_MIN ? (uint32_t)rows : TILE_ROWS_MIN;
+    uint64_t least = (TILE_ROWS_MIN + unit - 1) / unit * unit;
+    return (uint32_t)(rows > least ? rows : least);
 }
 
 /* Rows that a tile should have at least for the weights of all parts. */
